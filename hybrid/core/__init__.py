@@ -1,0 +1,1 @@
+"""The decision core: pure functions over values. No I/O, clock, randomness or environment."""

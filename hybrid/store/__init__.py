@@ -1,0 +1,1 @@
+"""The durable record: tables, transitions, ledger and journal on SQLite or PostgreSQL."""
