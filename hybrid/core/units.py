@@ -67,3 +67,8 @@ def microseconds(start: datetime, end: datetime) -> int:
 def iso(moment: datetime) -> str:
     """ISO-8601 in UTC with a trailing Z."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def clock_time(moment: datetime) -> str:
+    """For sentences: ``Dec 01 14:05 UTC``. The API carries the exact moment beside it."""
+    return moment.astimezone(UTC).strftime("%b %d %H:%M UTC")

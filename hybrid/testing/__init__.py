@@ -1,0 +1,1 @@
+"""For tests, ours and those of plugin authors: builders, fakes, the provider contract."""

@@ -1,0 +1,1 @@
+"""The policies and strategies that ship with Hybrid."""
