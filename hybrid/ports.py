@@ -166,6 +166,9 @@ class Reachable(Protocol):
     def boot_log(self, instance_id: str) -> str:
         """The last lines of the machine's own boot log, for messages about a failed boot."""
 
+    def sweep(self, instance_id: str, attempt_id: str) -> int:
+        """Kill what an attempt left running there (see `LeaseBackend.sweep`); how many are left."""
+
 
 @runtime_checkable
 class Checkable(Protocol):
@@ -196,7 +199,12 @@ class LeaseTask:
     tags: Mapping[str, str] = field(default_factory=dict)
     instance_ids: tuple[str, ...] = ()
     price_ceiling: Decimal | None = None
-    max_lifetime_seconds: float = 86400.0
+    #: The hard end of the lease. `expires_at` is the fence, renewed while the lease is healthy;
+    #: a place that cannot be told of renewals uses this one.
+    hard_end_at: datetime | None = None
+    requested_at: datetime | None = None
+    #: True once the outside accepted, False once it surely refused, None while nobody knows.
+    acquired: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +268,10 @@ class LeaseBackend(Protocol):
 
     async def renew(self, task: LeaseTask, expires_at: datetime) -> None:
         """Move the fence that the lease's own node enforces."""
+
+    async def sweep(self, task: LeaseTask, attempt_id: str) -> str | None:
+        """After a job's end: kill what it left running in the lease (every process whose
+        environment has HYBRID_ATTEMPT_ID=attempt_id). None once nothing is left, else what."""
 
     async def release(self, task: LeaseTask) -> str | None:
         """Push the teardown on. None once everything is *observed* gone, else what remains."""
@@ -366,5 +378,7 @@ class RayCluster(Protocol):
     async def unmet_demand(self) -> str | None:
         """Words for pending demand that this cluster can never meet, or None."""
 
-    async def total_gpus(self) -> float: ...
+    async def size(self) -> tuple[int, float]:
+        """How many nodes have joined, and the GPUs of all of them."""
+
     async def close(self) -> None: ...
