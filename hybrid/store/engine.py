@@ -57,6 +57,7 @@ class Store:
         """A session that sees one consistent state and never writes."""
         with Session(self.engine, expire_on_commit=False) as session:
             yield session
+            session.expunge_all()  # rows stay readable after the session
             session.rollback()
 
     @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from sqlmodel import Session, col, select
@@ -27,8 +27,13 @@ class JobExists(Exception):
 
 def add_job(session: Session, job: Job) -> None:
     """Acknowledge a job: once the transaction ends, it cannot be lost. Raises `JobExists`."""
-    if session.get(Job, job.id) is not None:
+    if known_ids(session, [job.id]):
         raise JobExists(job.id)
+    add_new_job(session, job)
+
+
+def add_new_job(session: Session, job: Job) -> None:
+    """`add_job` where the caller knows that the id is free."""
     session.add(job)
     record_transition(
         session, "job", job.id, None, job.state, "submitted", job.submitted_at, job.id
@@ -51,6 +56,24 @@ def find_job(session: Session, job_or_ray_id: str) -> Job | None:
 def jobs_in(session: Session, states: Sequence[JobState] = tuple(JobState)) -> Sequence[Job]:
     query = select(Job).where(col(Job.state).in_(states)).order_by(col(Job.submitted_at), Job.id)
     return session.exec(query).all()
+
+
+def queued_jobs(session: Session, ids: Collection[str]) -> Sequence[Job]:
+    """Those of `ids` that are queued now and that nobody has asked to stop."""
+    if not ids:
+        return []
+    query = (
+        select(Job)
+        .where(Job.state == JobState.QUEUED)
+        .where(col(Job.stop_requested_at).is_(None))
+        .order_by(Job.id)
+    )
+    return [job for job in session.exec(query) if job.id in ids]
+
+
+def known_ids(session: Session, ids: Collection[str]) -> set[str]:
+    """Those of `ids` that a job has already."""
+    return set(session.exec(select(Job.id).where(col(Job.id).in_(ids))))
 
 
 def move_job(session: Session, job: Job, target: JobState, cause: str, at: datetime) -> None:
@@ -146,5 +169,15 @@ def live_attempt_on(session: Session, lease_id: str) -> Attempt | None:
         select(Attempt)
         .where(Attempt.lease_id == lease_id)
         .where(col(Attempt.state).in_(LIVE_ATTEMPTS))
+    )
+    return session.exec(query).first()
+
+
+def last_attempt_on(session: Session, lease_id: str) -> Attempt | None:
+    """The newest attempt that the lease served, ended or not."""
+    query = (
+        select(Attempt)
+        .where(Attempt.lease_id == lease_id)
+        .order_by(col(Attempt.created_at).desc(), col(Attempt.id).desc())
     )
     return session.exec(query).first()

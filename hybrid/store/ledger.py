@@ -95,6 +95,22 @@ def accruing(session: Session, now: datetime) -> list[Charge]:
     ]
 
 
+def spent_between(session: Session, start: datetime, end: datetime, unit: str) -> Decimal:
+    """What [start, end) cost for leases charged by `unit`, open phases included.
+
+    A line that overlaps the window counts with the share of its time that lies inside.
+    """
+    query = select(Charge).where(Charge.unit == unit).where(col(Charge.end_at) > start)
+    lines = [*session.exec(query), *(line for line in accruing(session, end) if line.unit == unit)]
+    total = Decimal(0)
+    for line in lines:
+        length = microseconds(line.start_at, line.end_at)
+        inside = microseconds(max(line.start_at, start), min(line.end_at, end))
+        if inside > 0:
+            total += line.amount * inside / length
+    return total
+
+
 def charges_between(session: Session, start: datetime, end: datetime) -> Sequence[Charge]:
     """Lines whose period starts in [start, end)."""
     query = (

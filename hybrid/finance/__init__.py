@@ -1,0 +1,1 @@
+"""What it cost: reports over the ledger."""
