@@ -1,0 +1,1 @@
+"""The controller: observe, plan, act, and drive each lease and attempt to its end."""
