@@ -1,0 +1,1 @@
+"""The `hybrid` command: one module per noun, HTTP only, imports kept light."""
