@@ -1,0 +1,1 @@
+"""The documentation, and what makes its reference part from the code itself."""
