@@ -1,5 +1,7 @@
 # Hybrid. `make help` lists what there is.
-PYTHON ?= $(shell command -v python3.13 || command -v python3.12 || command -v python3.11 || command -v python3)
+# The first that is there, runs (a pyenv shim may not) and is new enough.
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+  $$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { command -v $$p; break; }; done)
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
@@ -12,8 +14,8 @@ help:            ## list the targets
 setup: $(STAMP)  ## make .venv with everything (does nothing when it is up to date)
 
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "Python 3.11 or newer is needed; $(PYTHON) is older. Set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -n "$(PYTHON)" || \
+	  { echo "No Python 3.11 or newer with venv was found. Set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@if command -v uv >/dev/null 2>&1; then \
 	  test -x $(BIN)/python || uv venv --quiet --python $(PYTHON) $(VENV); \
 	  uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[postgres]' --group dev; \
