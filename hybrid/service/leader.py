@@ -67,6 +67,7 @@ class AdvisoryLeadership:
             except DBAPIError:
                 self.close()
         connection = self._store.engine.connect()
+        connection.detach()  # not back to the pool, where it would go on holding the lock
         query = text("SELECT pg_try_advisory_lock(:key)")
         if not connection.execute(query, {"key": _ADVISORY_KEY}).scalar():
             connection.close()

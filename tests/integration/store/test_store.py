@@ -182,3 +182,15 @@ def test_a_locked_database_is_said_to_be_locked(
     other.rollback()
     with store.write() as session:
         jobs.add_job(session, a_job())
+
+
+def test_one_process_leads_at_a_time(store: Store, tmp_path: Path) -> None:
+    from hybrid.service.leader import leadership_of
+
+    first, second = leadership_of(store, tmp_path), leadership_of(store, tmp_path)
+    assert first.acquire()
+    assert not second.acquire()
+    assert first.acquire()
+    first.close()
+    assert second.acquire()
+    second.close()
