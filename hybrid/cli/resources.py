@@ -90,6 +90,20 @@ def uncordon(context: typer.Context, node: NodeId) -> None:
     _show_pool(context, session_of(context).client.post(f"/pool/{part(node)}/uncordon"))
 
 
+@pool.command("quarantine")
+def quarantine(
+    context: typer.Context,
+    card: Annotated[str, typer.Argument(help="The card's UUID.")],
+    reason: Reason = "",
+) -> None:
+    """Keep one card out of use; a lease that has it goes on.
+
+    Example: hybrid pool quarantine GPU-5f0c --reason "ECC errors"
+    """
+    path = f"/pool/cards/{part(card)}/quarantine"
+    _show_pool(context, session_of(context).client.post(path, {"reason": reason}))
+
+
 @pool.command("heal")
 def heal(
     context: typer.Context, card: Annotated[str, typer.Argument(help="The card's UUID.")]

@@ -24,7 +24,7 @@ from hybrid.store import journal, ledger, marks
 from hybrid.store import tokens as token_records
 from hybrid.store.jobs import request_stop
 from hybrid.store.leases import OPEN, get_lease, leases_in, move_lease
-from hybrid.store.tables import Job, Lease, NodeMark
+from hybrid.store.tables import CardMark, Job, Lease, NodeMark
 
 T = TypeVar("T")
 EVENT_POLL_SECONDS = 0.5
@@ -226,6 +226,18 @@ def router(deps: GatewayDeps, auth: Callable[[], AuthMiddleware | None]) -> APIR
     def uncordon(node_id: str, _: Operator) -> api.PoolOut:
         if not writing(lambda s: marks.clear_node_mark(s, node_id)):
             raise ApiError(404, f"node {node_id} is not cordoned", "hybrid pool ls", "HB-404")
+        controller.wake()
+        return controller.pool()
+
+    @routes.post("/pool/cards/{uuid}/quarantine")
+    def quarantine(uuid: str, body: api.NodeMarkIn, caller: Operator) -> api.PoolOut:
+        """Never give this card out until it is healed; a lease that has it goes on."""
+        nodes = {card.uuid: node.id for node in controller.pool().nodes for card in node.cards}
+        if uuid not in nodes:
+            raise ApiError(404, f"no card {uuid} in the pool", "hybrid pool ls", "HB-404")
+        reason = f"{body.reason or 'no reason given'} (by {caller.user})"
+        row = CardMark(uuid=uuid, node_id=nodes[uuid], reason=reason, at=clock.now())
+        writing(lambda s: marks.quarantine(s, row))
         controller.wake()
         return controller.pool()
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 
+from sqlalchemy.exc import IntegrityError
+
 from hybrid.store.engine import Store
-from hybrid.store.jobs import JobExists, add_new_job, known_ids
+from hybrid.store.jobs import JobExists, add_jobs
 from hybrid.store.tables import Job
 
 #: One transaction takes at most this many.
@@ -44,22 +46,19 @@ class Submits:
                     if not done.done():
                         done.set_exception(error)
                 continue
-            for (job, done), was_taken in zip(group, taken, strict=True):
+            for position, (job, done) in enumerate(group):
                 if done.done():
                     continue
-                if was_taken:
+                if position in taken:
                     done.set_exception(JobExists(job.id))
                 else:
                     done.set_result(None)
 
-    def _write(self, jobs: list[Job]) -> list[bool]:
-        """One transaction; per job, whether its id was taken already."""
-        with self._store.write() as session:
-            names = known_ids(session, [job.id for job in jobs])
-            taken = []
-            for job in jobs:
-                taken.append(job.id in names)
-                if job.id not in names:
-                    names.add(job.id)
-                    add_new_job(session, job)
-        return taken
+    def _write(self, jobs: list[Job]) -> set[int]:
+        try:
+            with self._store.write() as session:
+                return add_jobs(session, jobs)
+        except IntegrityError:
+            # Another gateway took one of the ids in between: now it can be seen.
+            with self._store.write() as session:
+                return add_jobs(session, jobs)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
+from sqlalchemy import insert
 from sqlmodel import Session, col, select
 
 from hybrid.core.lifecycle import AttemptState, JobState, check_transition
 from hybrid.store.ids import new_id
 from hybrid.store.journal import record_transition
-from hybrid.store.tables import Attempt, Job
+from hybrid.store.tables import Attempt, Event, Job
 
 LIVE = tuple(state for state in JobState if not state.terminal)
 LIVE_ATTEMPTS = tuple(state for state in AttemptState if not state.terminal)
@@ -27,17 +28,41 @@ class JobExists(Exception):
 
 def add_job(session: Session, job: Job) -> None:
     """Acknowledge a job: once the transaction ends, it cannot be lost. Raises `JobExists`."""
-    if known_ids(session, [job.id]):
+    if add_jobs(session, [job]):
         raise JobExists(job.id)
-    add_new_job(session, job)
 
 
-def add_new_job(session: Session, job: Job) -> None:
-    """`add_job` where the caller knows that the id is free."""
-    session.add(job)
-    record_transition(
-        session, "job", job.id, None, job.state, "submitted", job.submitted_at, job.id
-    )
+def add_jobs(session: Session, jobs: Sequence[Job]) -> set[int]:
+    """Acknowledge many jobs with one statement per table; the positions of those whose id is
+    taken (by an older job, or earlier in `jobs`)."""
+    names = known_ids(session, [job.id for job in jobs])
+    taken: set[int] = set()
+    new: list[Job] = []
+    for position, job in enumerate(jobs):
+        if job.id in names:
+            taken.add(position)
+        else:
+            names.add(job.id)
+            new.append(job)
+    if new:
+        session.execute(insert(Job), [job.model_dump() for job in new])
+        session.execute(
+            insert(Event),
+            [
+                {
+                    "at": job.submitted_at,
+                    "entity": "job",
+                    "entity_id": job.id,
+                    "job_id": job.id,
+                    "from_state": "",
+                    "to_state": str(job.state),
+                    "cause": "submitted",
+                }
+                for job in new
+            ],
+        )
+        session.info["steps"] += [f"job:{job.state}" for job in new]
+    return taken
 
 
 def find_job(session: Session, job_or_ray_id: str) -> Job | None:
@@ -64,11 +89,12 @@ def queued_jobs(session: Session, ids: Collection[str]) -> Sequence[Job]:
         return []
     query = (
         select(Job)
+        .where(col(Job.id).in_(ids))
         .where(Job.state == JobState.QUEUED)
         .where(col(Job.stop_requested_at).is_(None))
         .order_by(Job.id)
     )
-    return [job for job in session.exec(query) if job.id in ids]
+    return session.exec(query).all()
 
 
 def known_ids(session: Session, ids: Collection[str]) -> set[str]:

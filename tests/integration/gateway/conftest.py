@@ -57,9 +57,12 @@ class NoController:
         raise AssertionError("not asked in these tests")
 
     def pool(self) -> api.PoolOut:
+        card = api.CardOut(
+            uuid="GPU-1", index=0, model="T4", memory_bytes=1, held_by=None, unusable=None
+        )
         node = api.NodeOut(
             id="n1", address="n1", cpus=4, free_cpus=4, memory_bytes=1, cordoned=None,
-            draining=False, cards=[],
+            draining=False, cards=[card],
         )  # fmt: skip
         return api.PoolOut(available=True, note="", nodes=[node])
 

@@ -315,3 +315,41 @@ def test_months_groupings_and_policies_that_are_none_are_refused(gateway: Gatewa
     assert (answer.status_code, answer.json()["code"]) == (400, "HB-214")
     assert requests.post(f"{base}/pool/n9/cordon", json={}).status_code == 404
     assert requests.post(f"{base}/pool/n1/cordon", json={"reason": "fan"}).status_code == 200
+
+
+def test_a_card_is_quarantined_with_a_reason_and_healed(gateway: Gateway) -> None:
+    from hybrid.store.marks import card_marks
+
+    base = f"{gateway.url}/api/hybrid/v1/pool/cards"
+    assert requests.post(f"{base}/GPU-9/quarantine", json={}).status_code == 404
+    assert requests.post(f"{base}/GPU-1/heal").status_code == 404
+    body = {"reason": "ECC"}
+    assert requests.post(f"{base}/GPU-1/quarantine", json=body).status_code == 200
+    with gateway.deps.store.read() as session:
+        assert card_marks(session)["GPU-1"].reason == "ECC (by local)"
+    assert requests.post(f"{base}/GPU-1/heal").status_code == 200
+
+
+def test_the_ray_cli_sends_its_token(guarded: Gateway, token_for: Callable[..., str]) -> None:
+    import os
+    import subprocess
+
+    from tests.installation import BIN
+
+    def ray(**extra: str) -> subprocess.CompletedProcess[str]:
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+        return subprocess.run(
+            [str(BIN / "ray"), "job", "submit", "--no-wait", "--", "true"],
+            env={**clean, "RAY_API_SERVER_ADDRESS": guarded.url, **extra},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    assert ray().returncode != 0
+    assert ray(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="wrong").returncode != 0
+    done = ray(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token_for("ada"))
+    assert done.returncode == 0, done.stderr
+    with guarded.deps.store.read() as session:
+        assert [job.user for job in jobs.jobs_in(session)] == ["ada"]
