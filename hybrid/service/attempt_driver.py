@@ -204,10 +204,14 @@ async def _poll(
         job = await reading(deps.store, lambda s: s.get_one(Job, attempt.job_id))
         if details.status in _TERMINAL:
             return ending_of(details, job, limits.reason)
-        note = f"{details.status} {details.message or ''}"
+        pending = details.status == "PENDING"
+        line = deps.logs.last_driver_line(attempt.job_id, attempt.number) if pending else ""
+        note = f"{details.status} {details.message or ''} {line}"
         if note != seen:
             seen = note
-            await writing(deps.store, partial(_record_progress, attempt=attempt, details=details))
+            await writing(
+                deps.store, partial(_record_progress, attempt=attempt, details=details, line=line)
+            )
         await limits.enforce(cluster, attempt, job)
         pause = STATUS_POLL_SECONDS[min(polls, len(STATUS_POLL_SECONDS) - 1)]
         polls += 1
@@ -276,13 +280,12 @@ def _set_message(session: Session, job_id: str, message: str) -> None:
     session.add(job)
 
 
-def _record_progress(session: Session, attempt: Attempt, details: RayJob) -> None:
+def _record_progress(session: Session, attempt: Attempt, details: RayJob, line: str) -> None:
     job = session.get_one(Job, attempt.job_id)
-    job.message = (
-        "Building the environment."
-        if details.status == "PENDING"
-        else (details.message or "Job is currently running.")
-    )
+    if details.status == "PENDING":
+        job.message = f"Building the environment: {line}" if line else "Building the environment."
+    else:
+        job.message = details.message or "Job is currently running."
     _copy_details(job, details)
     session.add(job)
 

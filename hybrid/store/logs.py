@@ -48,6 +48,16 @@ class LogStore:
         path = self._job_folder(job_id) / f"{attempt:03d}-driver"
         return path.stat().st_size if path.exists() else 0
 
+    def last_driver_line(self, job_id: str, attempt: int) -> str:
+        """The last line that this attempt printed, shortened; empty before it printed any."""
+        path = self._job_folder(job_id) / f"{attempt:03d}-driver"
+        if not path.exists():
+            return ""
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 1000))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+        return lines[-1][-200:] if lines else ""
+
     def read(self, job_id: str, offset: int = 0, limit: int | None = None) -> bytes:
         """The whole log from byte `offset` on, at most `limit` bytes."""
         parts = []

@@ -135,6 +135,8 @@ def test_segments_read_in_the_order_in_which_things_happened(logs: LogStore) -> 
     assert logs.driver_size("j", 1) == 8
     assert logs.driver_size("j", 2) == 6
     assert logs.driver_size("j", 3) == 0
+    assert logs.last_driver_line("j", 1) == "two"
+    assert logs.last_driver_line("j", 3) == ""
     whole = logs.read("j")
     assert logs.read("j", 10) == whole[10:]
     assert logs.read("j", 10, 15) == whole[10:25]
