@@ -130,6 +130,7 @@ class Guard:
                 stderr=log,
                 start_new_session=True,
                 cwd=self.scratch,
+                preexec_fn=die_with_parent,
             )
 
     def _ray_command(self, base: int) -> list[str]:
@@ -170,6 +171,7 @@ class Guard:
         if spec["cards"] is not None:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(spec["cards"])
         env.update(
+            HYBRID_GUARDED_LEASE=spec["lease_id"],
             RAY_AUTH_MODE="token",
             RAY_AUTH_TOKEN=spec["token"],
             RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="1",
@@ -259,6 +261,11 @@ class Guard:
 
     def _save(self) -> None:
         write_json(os.path.join(self.dir, "state.json"), self.state)
+
+
+def die_with_parent() -> None:
+    """Run in a child before its program: it is killed when we are, however we end."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 
 
 def claim_ports() -> tuple[int, IO[str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -87,13 +88,17 @@ class NodeAgent:
 
     def state(self, lease_id: str) -> dict[str, Any]:
         """The guard's own state; ``absent`` where it never started, ``ended`` where it died
-        without a word (which its Ray processes do not survive)."""
+        without a word: then whatever of the lease still lives is killed here."""
         where = self._dir(lease_id)
         state = _read(os.path.join(where, "state.json"))
         if state is None:
             return {"phase": "absent"}
         if state["phase"] != "ended" and not _alive(int(state["pid"]), where):
-            return {**state, "phase": "ended", "reason": "its guard died", "processes_left": 0}
+            left = _kill_marked(f"HYBRID_GUARDED_LEASE={lease_id}".encode())
+            ended = {"phase": "ended", "reason": "its guard died", "ended_at": time.time()}
+            if left == 0:
+                _write(os.path.join(where, "state.json"), json.dumps({**state, **ended}))
+            return {**state, **ended, "processes_left": left}
         return state
 
     def renew(self, lease_id: str, expires_at: float) -> None:
@@ -193,6 +198,29 @@ def _nvml_card(nvml: Any, index: int, held: set[str]) -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _kill_marked(marker: bytes) -> int:
+    """Kill every process that has the marker in its environment; how many are left."""
+    for _ in range(50):
+        found = [
+            pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _has(pid, marker)
+        ]
+        if not found:
+            return 0
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+    return len(found)
+
+
+def _has(pid: int, marker: bytes) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as handle:
+            return marker in handle.read().split(b"\0")
+    except OSError:
+        return False
 
 
 def _alive(pid: int, where: str) -> bool:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hybrid.lease.guard import end_descendants, write_json
+from hybrid.lease.guard import die_with_parent, end_descendants, write_json
 
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 3.0
@@ -99,6 +99,7 @@ class Machine:
                 stderr=log,
                 cwd=self.folder,
                 start_new_session=True,
+                preexec_fn=die_with_parent,
             )
 
     def _environment(self) -> dict[str, str]:

@@ -314,6 +314,35 @@ def test_the_sweep_after_a_job_kills_only_what_that_attempt_left(pool: Pool) -> 
     play(story())
 
 
+@pytest.mark.parametrize("namespaces", [True, False])
+def test_nothing_outlives_a_guard_that_is_killed(pool: Pool, namespaces: bool) -> None:
+    async def story() -> None:
+        marker = f"97531{int(namespaces)}"
+        async with scene(pool) as s:
+            if not namespaces:
+                s.backend.guard_env = {"HYBRID_GUARD_NO_NAMESPACE": "1"}
+            task, endpoint = await s.up(await s.task(f"killed-{namespaces}", (PLAIN_IP, 1)))
+            cluster = RayClusterClient(endpoint)
+            await cluster.submit({"entrypoint": f"sleep {marker}", "submission_id": "victim"})
+            while not marked(marker):
+                await asyncio.sleep(0.2)
+            await cluster.close()
+            guards = [
+                process
+                for process in psutil.process_iter(["cmdline"])
+                if f"killed-{namespaces}" in " ".join(process.info["cmdline"] or [])
+                and "guard.py" in " ".join(process.info["cmdline"] or [])
+            ]
+            assert len(guards) == 1
+            guards[0].kill()
+            health = await s.backend.health(task)
+            assert (health.health, "guard died" in health.reason) == (Health.GONE, True)
+            assert marked(marker) == []
+            await s.down(task)
+
+    play(story())
+
+
 def test_the_fence_ends_a_lease_without_anybody(pool: Pool) -> None:
     async def story() -> None:
         async with scene(pool) as s:
