@@ -166,6 +166,9 @@ def stop(settings: Settings, keep_leases: bool) -> None:
         if not keep_leases:
             _empty(client)
         _end(record)
+    else:
+        note("the controller was not running, so no lease was released: leases on the pool end at")
+        note("their fences; `hybrid leaks --terminate` ends rented machines")
     if not keep_leases:
         if stop_head(home):
             note("the pool's Ray head ended")
