@@ -176,8 +176,9 @@ class Offer:
 class LeaseView:
     """A lease as the planner sees it.
 
-    `idle_since` is set while the lease is warm, `job_id` while it is meant for or serves a job,
-    `expected_end` where the end of its job can be told.
+    `idle_since` is set while the lease is warm, `job_id` while it is meant for or serves a job
+    (a busy lease without one is being tidied up after its job), `expected_end` where the end of
+    its job can be told.
     """
 
     id: str

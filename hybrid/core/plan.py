@@ -73,6 +73,7 @@ class _Round:
     cordoned: frozenset[str] = field(init=False)
     budget: Budget = field(init=False)
     warm: dict[tuple[str, str, Gang], list[LeaseView]] = field(init=False)
+    tidied: dict[tuple[str, str, Gang], list[LeaseView]] = field(init=False)
     reservation: Reservation | None = None
     blocked: set[tuple[Gang, bool]] = field(default_factory=set)
     fitting: dict[Gang, bool] = field(default_factory=dict)
@@ -85,10 +86,13 @@ class _Round:
         self.room = Room.of(self.snapshot.nodes)
         self.cordoned = frozenset(n.id for n in self.snapshot.nodes if n.cordoned is not None)
         self.budget = Budget(self.snapshot.cloud_use, self.policy)
-        self.warm = defaultdict(list)
+        self.warm, self.tidied = defaultdict(list), defaultdict(list)
         for lease in sorted(self.snapshot.leases, key=lambda le: le.id):
+            key = (lease.owner, lease.environment, lease.gang)
             if _is_warm(lease):
-                self.warm[(lease.owner, lease.environment, lease.gang)].append(lease)
+                self.warm[key].append(lease)
+            elif lease.state is LeaseState.BUSY and lease.job_id is None:
+                self.tidied[key].append(lease)
 
     def run(self) -> Plan:
         order = queue_order(self.snapshot.jobs)
@@ -107,6 +111,10 @@ class _Round:
         lease = self._warm_lease(job)
         if lease is not None:
             return self._reuse(job, lease)
+        tidied = self._tidied_lease(job)
+        if tidied is not None:
+            reason = f"your lease {tidied.id} is being tidied up after its last job; starts then"
+            return Verdict(job.id, Choice.WAIT, reason, position, now)
         started = self._start_on_pool(job)
         if started is not None:
             return started
@@ -120,6 +128,18 @@ class _Round:
             if self._on_cordoned_node(lease):
                 continue
             if self._life_left(lease) >= _needed_life(job):
+                return lease
+        return None
+
+    def _tidied_lease(self, job: WaitingJob) -> LeaseView | None:
+        """One that will be warm for this job in a moment: worth waiting for."""
+        if self.policy.leases.warm_seconds <= 0:
+            return None
+        soon = self.tidied.get((job.user, job.environment, job.requirements.gang), [])
+        for lease in soon:
+            fits = _may_run_in(job, lease) and not self._on_cordoned_node(lease)
+            if fits and self._life_left(lease) >= _needed_life(job):
+                soon.remove(lease)
                 return lease
         return None
 

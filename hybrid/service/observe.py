@@ -11,7 +11,7 @@ from decimal import Decimal
 from sqlmodel import Session, col, select
 
 from hybrid.core.failover import BootOutcome
-from hybrid.core.lifecycle import JobState
+from hybrid.core.lifecycle import JobState, LeaseState
 from hybrid.core.model import (
     Card,
     CloudUse,
@@ -88,7 +88,7 @@ def _lease_view(lease: Lease, job: Job | None) -> LeaseView:
         gang=load_gang(lease.gang),
         shares=load_shares(lease.shares),
         offer=load_offer(lease.offer) if lease.offer else None,
-        job_id=lease.job_id,
+        job_id=None if lease.state is LeaseState.BUSY and job is None else lease.job_id,
         idle_since=lease.idle_since,
         expires_at=lease.hard_end_at,
         requested_at=lease.requested_at,

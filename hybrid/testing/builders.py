@@ -99,7 +99,7 @@ def lease(
     owner: str = "ada",
     ends_in: float | None = None,
     idle_for: float | None = None,
-    job_id: str | None = None,
+    job_id: str | None = "some-job",
     cpus: float = 4.0,
     kind: LeaseKind = LeaseKind.POOL,
     life: float = 86400.0,

@@ -159,6 +159,18 @@ def test_a_warm_lease_of_another_owner_shape_environment_or_too_short_a_life_is_
     assert not any(isinstance(a, StartOnWarm) for a in made.actions)
 
 
+def test_a_lease_that_is_being_tidied_up_is_waited_for_once_per_job() -> None:
+    busy = lease(job_id=None)
+    nodes = [node("n1", 2, held=[0])]
+    made = decide(snapshot([job("a", waited=9), job("b", waited=8)], nodes, [busy]))
+    assert "tidied up" in verdict(made, "a").reason
+    assert started(made) == ["b"]
+    serving = lease(job_id="other")
+    assert started(decide(snapshot([job()], nodes, [serving]))) == ["job-1"]
+    cold = Policy(leases=LeasePolicy(warm_seconds=0))
+    assert started(decide(snapshot([job()], nodes, [busy]), PATIENT, cold)) == ["job-1"]
+
+
 def test_warm_leases_go_after_their_time_or_when_their_cards_are_needed() -> None:
     idle, fresh = lease("idle", idle_for=61), lease("fresh", on="n2", idle_for=5)
     nodes = [node("n1", 1, held=[0]), node("n2", 1, held=[0])]
