@@ -67,8 +67,8 @@ async def run(deps: ServiceDeps, lease_id: str, nudge: asyncio.Event) -> None:
     lease, attempt, job = await writing(
         deps.store, lambda s: _intent(s, lease_id, deps.clock.now())
     )
-    if attempt is None:  # its end is recorded already: only the lease is left to let go
-        await _let_lease_go(deps, lease, job)
+    if attempt is None or job is None:  # it has ended: only the lease is left to let go
+        await _let_lease_go(deps, lease)
         return
     if lease.endpoint_url is None:
         raise LookupError(f"lease {lease_id} is {lease.state} without an endpoint")
@@ -86,19 +86,19 @@ async def run(deps: ServiceDeps, lease_id: str, nudge: asyncio.Event) -> None:
     await writing(deps.store, lambda s: _record_end(s, deps, lease_id, attempt.id, end))
     deps.logs.wake(attempt.job_id)
     if ending.state is not AttemptState.LOST:
-        await _let_lease_go(deps, lease, job)
+        await _let_lease_go(deps, lease)
 
 
-def _intent(session: Session, lease_id: str, now: datetime) -> tuple[Lease, Attempt | None, Job]:
+def _intent(
+    session: Session, lease_id: str, now: datetime
+) -> tuple[Lease, Attempt | None, Job | None]:
     """Open the attempt (or find it, after a restart) and mark the lease busy. No attempt where
-    the job's end is recorded already."""
+    the job's end is recorded already (and its user may have deleted it since)."""
     lease = current(session, lease_id)
     job = job_on(session, lease)
-    if job is None:
-        raise LookupError(f"lease {lease_id} is {lease.state} but its job is gone")
-    attempt = live_attempt_on(session, lease_id)
-    if job.state.terminal:
+    if job is None or job.state.terminal:
         return lease, None, job
+    attempt = live_attempt_on(session, lease_id)
     if attempt is None:
         attempt = open_attempt(session, job, lease_id, now)
         move_lease(session, lease, LeaseState.BUSY, f"serves {job.id}", now)
@@ -385,7 +385,7 @@ def _requeue(
         move_job(session, job, JobState.FAILED, job.message, now)
 
 
-async def _let_lease_go(deps: ServiceDeps, lease: Lease, job: Job) -> None:
+async def _let_lease_go(deps: ServiceDeps, lease: Lease) -> None:
     """After a job's end: kill what it left, then warm or away. Warm only after a clean end: a
     stopped job may have left anything behind."""
     attempt = await reading(deps.store, lambda s: last_attempt_on(s, lease.id))
@@ -401,11 +401,13 @@ async def _let_lease_go(deps: ServiceDeps, lease: Lease, job: Job) -> None:
             return
         clean = attempt is not None and left is None and attempt.state in _CLEAN
         if row.state is LeaseState.BUSY and clean and policy.leases.warm_seconds > 0:
-            move_lease(session, row, LeaseState.READY, f"{job.id} ended; kept warm", now)
+            move_lease(session, row, LeaseState.READY, f"{lease.job_id} ended; kept warm", now)
             row.job_id = None
             session.add(row)
             return
-        why = f"{job.id} ended" if clean else f"{job.id} ended: {left or 'not kept warm'}"
+        why = (
+            f"{lease.job_id} ended" if clean else f"{lease.job_id} ended: {left or 'not kept warm'}"
+        )
         move_lease(session, row, LeaseState.RELEASING, why, now)
 
     await writing(deps.store, change)

@@ -63,6 +63,20 @@ def test_the_second_job_of_an_owner_reuses_the_warm_lease(hybrid: Hybrid) -> Non
     assert leases[0] == leases[1]
 
 
+def test_a_job_that_is_deleted_at_once_still_lets_its_lease_go(hybrid: Hybrid) -> None:
+    client = hybrid.client
+    job = client.submit_job(entrypoint="true", entrypoint_num_gpus=1)
+    assert hybrid.ended(job) == "SUCCEEDED"
+    assert client.delete_job(job)
+    deadline = time.monotonic() + 20
+    while any(
+        lease["state"] == "busy"
+        for lease in json.loads(hybrid.run("hybrid", "--json", "lease", "ls").stdout)
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.3)
+
+
 def test_a_waiting_job_says_why_and_stops_at_once(hybrid: Hybrid) -> None:
     client = hybrid.client
     holders = [
