@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 import uvicorn
 import uvloop
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from hybrid.cloud.backend import CloudBackend
 from hybrid.core.model import LeaseKind
@@ -38,7 +38,7 @@ from hybrid.service.providers import load_providers, offers_of
 from hybrid.settings import Settings
 from hybrid.store.engine import Store
 from hybrid.store.ids import new_id
-from hybrid.store.jobs import LIVE, jobs_in
+from hybrid.store.jobs import packages_needed
 from hybrid.store.logs import LogStore
 from hybrid.store.marks import orchestrator_id
 from hybrid.store.packages import PackageStore
@@ -58,7 +58,7 @@ class Application:
     settings: Settings
     store: Store
     controller: Controller
-    app: FastAPI
+    app: ASGIApp
     pool: PoolClient | None
 
 
@@ -122,7 +122,7 @@ def build(settings: Settings) -> Application:
 
 def _collect(store: Store, packages: PackageStore) -> None:
     with store.read() as session:
-        needed = frozenset(name for job in jobs_in(session, LIVE) for name in job.packages)
+        needed = packages_needed(session)
     packages.collect(needed)
 
 

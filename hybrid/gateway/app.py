@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from hybrid import __version__
@@ -14,34 +17,32 @@ from hybrid.gateway.ray_jobs import RayJobs
 from hybrid.store.engine import StoreBusy
 
 
-def create_app(deps: GatewayDeps) -> FastAPI:
+def create_app(deps: GatewayDeps) -> ASGIApp:
     """Ray's Jobs API and Hybrid's own, behind one door."""
-    app = FastAPI(
+    own = FastAPI(
         title="Hybrid",
         version=__version__,
         description="Ray's Jobs API with a durable queue, and what Hybrid knows of it.",
         redirect_slashes=False,
     )
-    auth: list[AuthMiddleware] = []
+    everything = Starlette(
+        routes=[
+            *RayJobs(deps).routes(),
+            Route("/healthz", _healthz, methods=["GET"]),
+        ],
+        exception_handlers={StoreBusy: _busy},
+    )
+    everything.router.redirect_slashes = False
+    everything.router.default = own
+    door = AuthMiddleware(everything, deps.store, deps.clock, deps.settings.auth_required)
+    own.include_router(hybrid_api.router(deps, door))
+    own.add_exception_handler(hybrid_api.ApiError, hybrid_api.api_error)
+    own.add_exception_handler(StoreBusy, _busy)
+    return door
 
-    class Door(AuthMiddleware):
-        """The one middleware of this app; kept so that a revoked token leaves its cache."""
 
-        def __init__(self, app: ASGIApp) -> None:
-            super().__init__(app, deps.store, deps.clock, deps.settings.auth_required)
-            auth.append(self)
-
-    app.add_middleware(Door)
-    app.include_router(RayJobs(deps).router())
-    app.include_router(hybrid_api.router(deps, lambda: auth[-1] if auth else None))
-    app.add_exception_handler(hybrid_api.ApiError, hybrid_api.api_error)
-    app.add_exception_handler(StoreBusy, _busy)
-
-    @app.get("/healthz", include_in_schema=False)
-    async def healthz() -> PlainTextResponse:
-        return PlainTextResponse("ok")
-
-    return app
+async def _healthz(_request: Request) -> Response:
+    return PlainTextResponse("ok")
 
 
 async def _busy(_request: Request, error: Exception) -> Response:

@@ -66,8 +66,8 @@ Operator = Annotated[Caller, Depends(needs("operator"))]
 Admin = Annotated[Caller, Depends(needs("admin"))]
 
 
-def router(deps: GatewayDeps, auth: Callable[[], AuthMiddleware | None]) -> APIRouter:
-    """All routes. `auth` gives the middleware whose cache a revoked token must leave."""
+def router(deps: GatewayDeps, door: AuthMiddleware) -> APIRouter:
+    """All routes. A revoked token must leave the cache of `door`."""
     routes = APIRouter(prefix=api.PREFIX)
     store, controller, clock = deps.store, deps.controller, deps.clock
 
@@ -373,9 +373,7 @@ def router(deps: GatewayDeps, auth: Callable[[], AuthMiddleware | None]) -> APIR
     def revoke_token(token_id: str, _: Admin) -> dict[str, bool]:
         if not writing(lambda s: token_records.revoke_token(s, token_id, clock.now())):
             raise ApiError(404, f"no live token {token_id}", "hybrid token ls", "HB-404")
-        middleware = auth()
-        if middleware is not None:
-            middleware.forget()
+        door.forget()
         return {"revoked": True}
 
     return routes

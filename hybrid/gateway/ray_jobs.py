@@ -12,10 +12,13 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TypeVar
 
-from fastapi import APIRouter, Request, Response, WebSocket, WebSocketDisconnect
 from sqlmodel import Session
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from hybrid.core.lifecycle import RAY_STATUS, JobState
+from hybrid.core.lifecycle import RAY_STATUS
 from hybrid.gateway.auth import Caller
 from hybrid.gateway.deps import GatewayDeps
 from hybrid.gateway.requirements import (
@@ -85,30 +88,28 @@ class RayJobs:
         self._deps = deps
         self._submits = Submits(deps.store)
 
-    def router(self) -> APIRouter:
-        router = APIRouter(include_in_schema=False)
+    def routes(self) -> list[BaseRoute]:
+        """Plain routes without FastAPI's machinery: these calls come by the thousand."""
         package = "/api/packages/{protocol}/{name}"
         job = "/api/jobs/{job_id}"
-        for path, method, endpoint in (
-            ("/api/version", "GET", self.version),
-            ("/api/ray/version", "GET", self.version),
-            ("/api/authentication_mode", "GET", self.authentication_mode),
-            (package, "GET", self.get_package),
-            (package, "PUT", self.put_package),
-            ("/api/jobs/", "POST", self.submit),
-            ("/api/jobs/", "GET", self.list_jobs),
-            (job, "GET", self.get_job),
-            (job, "DELETE", self.delete_job),
-            (job + "/stop", "POST", self.stop_job),
-            (job + "/logs", "GET", self.logs),
-        ):
-            router.add_api_route(path, endpoint, methods=[method])
-        router.add_api_websocket_route(job + "/logs/tail", self.tail)
-        return router
+        return [
+            Route("/api/jobs/", self.submit, methods=["POST"]),
+            Route("/api/jobs/", self.list_jobs, methods=["GET"]),
+            Route(job, self.get_job, methods=["GET"]),
+            Route(job, self.delete_job, methods=["DELETE"]),
+            Route(job + "/stop", self.stop_job, methods=["POST"]),
+            Route(job + "/logs", self.logs, methods=["GET"]),
+            WebSocketRoute(job + "/logs/tail", self.tail),
+            Route(package, self.get_package, methods=["GET"]),
+            Route(package, self.put_package, methods=["PUT"]),
+            Route("/api/version", self.version, methods=["GET"]),
+            Route("/api/ray/version", self.version, methods=["GET"]),
+            Route("/api/authentication_mode", self.authentication_mode, methods=["GET"]),
+        ]
 
     # ------------------------------------------------------------------ about us
 
-    async def version(self) -> Response:
+    async def version(self, _request: Request) -> Response:
         return answer(
             {
                 "version": JOBS_API_VERSION,
@@ -118,13 +119,14 @@ class RayJobs:
             }
         )
 
-    async def authentication_mode(self) -> Response:
+    async def authentication_mode(self, _request: Request) -> Response:
         required = self._deps.settings.auth_required
         return answer({"authentication_mode": "token" if required else "disabled"})
 
     # ------------------------------------------------------------------ packages
 
-    async def get_package(self, protocol: str, name: str) -> Response:
+    async def get_package(self, request: Request) -> Response:
+        protocol, name = request.path_params["protocol"], request.path_params["name"]
         if protocol != "gcs":
             return plain(500, f"Protocol {protocol}:// is not supported, only gcs://")
         try:
@@ -135,7 +137,8 @@ class RayJobs:
             return plain(error.status, str(error))
         return Response()
 
-    async def put_package(self, protocol: str, name: str, request: Request) -> Response:
+    async def put_package(self, request: Request) -> Response:
+        protocol, name = request.path_params["protocol"], request.path_params["name"]
         if protocol != "gcs":
             return plain(500, f"Protocol {protocol}:// is not supported, only gcs://")
         length = request.headers.get("content-length", "")
@@ -168,7 +171,7 @@ class RayJobs:
         self._deps.controller.wake()
         return answer({"job_id": job.id, "submission_id": job.id})
 
-    def _job(self, submission: Submission, user: str) -> Job:
+    def _job(self, submission: Submission, user: str) -> records.NewJob:
         """The row of a request that can be taken. Raises what says why it cannot."""
         deps, now = self._deps, self._deps.clock.now()
         runtime_env = dict(submission.runtime_env)
@@ -182,31 +185,28 @@ class RayJobs:
         never = deps.controller.why_never(requirements)
         if never is not None:
             raise BadRequest(never)
-        return Job(
+        return records.NewJob(
             id=submission.submission_id or new_submission_id(),
             user=user,
             project=requirements.project,
-            state=JobState.QUEUED,
-            message="Taken up; waits for the next planning round.",
             entrypoint=submission.entrypoint,
             runtime_env=runtime_env,
-            user_metadata=dict(submission.metadata),
+            user_metadata=submission.metadata,
             entrypoint_num_cpus=submission.entrypoint_num_cpus,
             entrypoint_num_gpus=submission.entrypoint_num_gpus,
             entrypoint_memory=submission.entrypoint_memory,
-            entrypoint_resources=_plain_dict(submission.entrypoint_resources),
-            entrypoint_label_selector=_plain_dict(submission.entrypoint_label_selector),
+            entrypoint_resources=submission.entrypoint_resources,
+            entrypoint_label_selector=submission.entrypoint_label_selector,
             requirements=dump_requirements(requirements),
             environment=environment_key(runtime_env),
             packages=packages,
             priority=requirements.priority,
             submitted_at=now,
-            queued_at=now,
         )
 
     # ------------------------------------------------------------------ look
 
-    async def list_jobs(self) -> Response:
+    async def list_jobs(self, _request: Request) -> Response:
         def work() -> str:
             with self._deps.store.read() as session:
                 sentences = self._deps.controller.sentences()
@@ -214,22 +214,25 @@ class RayJobs:
 
         return Response(await asyncio.to_thread(work), media_type="application/json")
 
-    async def get_job(self, job_id: str) -> Response:
+    async def get_job(self, request: Request) -> Response:
+        job_id: str = request.path_params["job_id"]
         job = await self._find(job_id)
         if job is None:
             return _unknown(job_id)
         return answer(details(job, self._deps.controller.sentences()))
 
-    async def logs(self, job_id: str) -> Response:
+    async def logs(self, request: Request) -> Response:
+        job_id: str = request.path_params["job_id"]
         job = await self._find(job_id)
         if job is None:
             return _unknown(job_id)
         text = await asyncio.to_thread(self._deps.logs.read, job.id)
         return answer({"logs": text.decode(errors="replace")})
 
-    async def tail(self, websocket: WebSocket, job_id: str) -> None:
+    async def tail(self, websocket: WebSocket) -> None:
         """The log from its start to the job's end. It is never closed before: Ray's CLI takes
         the end of the stream for the end of the job."""
+        job_id: str = websocket.path_params["job_id"]
         job = await self._find(job_id)
         if job is None:
             await websocket.send_denial_response(_unknown(job_id))
@@ -252,7 +255,8 @@ class RayJobs:
 
     # ------------------------------------------------------------------ act
 
-    async def stop_job(self, job_id: str, request: Request) -> Response:
+    async def stop_job(self, request: Request) -> Response:
+        job_id: str = request.path_params["job_id"]
         job = await self._find(job_id)
         if job is None:
             return _unknown(job_id)
@@ -269,7 +273,8 @@ class RayJobs:
         self._deps.logs.wake(job.id)
         return answer({"stopped": stopped})
 
-    async def delete_job(self, job_id: str, request: Request) -> Response:
+    async def delete_job(self, request: Request) -> Response:
+        job_id: str = request.path_params["job_id"]
         job = await self._find(job_id)
         if job is None:
             return _unknown(job_id)
@@ -311,7 +316,3 @@ def _unknown(job_id: str) -> Response:
 def _not_yours(job: Job) -> Response:
     # Not 403: Ray's client takes that for a wrong token and says so at length.
     return plain(400, f"PermissionError: job {job.id} belongs to {job.user}; operators may")
-
-
-def _plain_dict(found: Mapping[str, T] | None) -> dict[str, T] | None:
-    return None if found is None else dict(found)

@@ -10,12 +10,11 @@ import asyncio
 from sqlalchemy.exc import IntegrityError
 
 from hybrid.store.engine import Store
-from hybrid.store.jobs import JobExists, add_jobs
-from hybrid.store.tables import Job
+from hybrid.store.jobs import JobExists, NewJob, add_jobs
 
 #: One transaction takes at most this many.
 LARGEST_GROUP = 256
-_Waiting = tuple[Job, "asyncio.Future[None]"]
+_Waiting = tuple[NewJob, "asyncio.Future[None]"]
 
 
 class Submits:
@@ -26,7 +25,7 @@ class Submits:
         self._waiting: list[_Waiting] = []
         self._writer: asyncio.Task[None] | None = None
 
-    async def add(self, job: Job) -> None:
+    async def add(self, job: NewJob) -> None:
         """Return once the job is durable. Raises `JobExists`, or what the database raises."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((job, done))
@@ -54,7 +53,7 @@ class Submits:
                 else:
                     done.set_result(None)
 
-    def _write(self, jobs: list[Job]) -> set[int]:
+    def _write(self, jobs: list[NewJob]) -> set[int]:
         try:
             with self._store.write() as session:
                 return add_jobs(session, jobs)

@@ -31,7 +31,7 @@ from hybrid.core.units import Rate
 from hybrid.store.codec import dump_gang, dump_offer, dump_shares
 from hybrid.store.ids import new_id, step_token
 from hybrid.store.jobs import move_job, queued_jobs
-from hybrid.store.journal import record_decision
+from hybrid.store.journal import record_decisions
 from hybrid.store.leases import add_lease, get_lease, move_lease
 from hybrid.store.tables import Job, Json, Lease
 
@@ -84,11 +84,12 @@ def apply_plan(
         for verdict in plan.verdicts
         if verdict.job_id in queued_at and recorded.is_news(verdict, queued_at[verdict.job_id])
     }
+    made: list[tuple[Verdict, Json]] = []
     for job in queued_jobs(session, news):
         verdict = news[job.id]
-        job.message = verdict.reason
-        record_decision(session, verdict, policy_name, _inputs(job), now)
-        said[job.id] = verdict.reason
+        job.message = said[job.id] = verdict.reason
+        made.append((verdict, _inputs(job)))
+    record_decisions(session, made, policy_name, now)
     recorded.forget_all_but(frozenset(verdict.job_id for verdict in plan.verdicts))
     models = {card.uuid: card.model for node in snapshot.nodes for card in node.cards}
     touched = [

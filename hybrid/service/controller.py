@@ -137,8 +137,8 @@ class Controller:
                     s, wanted, snapshot, in_force.policy, in_force.name, self._recorded, now
                 ),
             )
-        for job_id, sentence in applied.said.items():
-            deps.logs.say(job_id, sentence)
+        if applied.said:
+            await asyncio.to_thread(deps.logs.say_each, applied.said)
         if applied.leases:
             self._pool_at = 0.0
         await self._start_drivers()

@@ -18,7 +18,7 @@ from hybrid.ports import Checkable, Provider, ProviderError
 from hybrid.service.controller import Controller
 from hybrid.service.observe import cloud_use, pool_nodes
 from hybrid.service.providers import Installed
-from hybrid.store.jobs import LIVE, jobs_in
+from hybrid.store.jobs import live_counts
 from hybrid.store.leases import leases_in
 from hybrid.store.marks import card_marks, node_marks
 
@@ -64,7 +64,7 @@ class Facade:
         with self._deps.store.read() as session:
             leases = leases_in(session)
             use = cloud_use(session, leases, self._deps.clock.now())
-            jobs = Counter(str(job.state) for job in jobs_in(session, LIVE))
+            jobs = live_counts(session)
         cards = [card for node in self._nodes() for card in node.cards]
         return api.StatusOut(
             version=__version__,
@@ -73,7 +73,7 @@ class Facade:
             started_at=self._started_at,
             policy=policies.current.name,
             policy_error=policies.error,
-            jobs=dict(jobs),
+            jobs=jobs,
             leases=dict(Counter(str(lease.state) for lease in leases)),
             cards_total=len(cards),
             cards_free=sum(card.free for card in cards),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import cast
 
@@ -31,6 +32,13 @@ def dump_requirements(requirements: Requirements) -> Json:
 
 def load_requirements(data: Json) -> Requirements:
     return _requirements.validate_python(data)
+
+
+@functools.lru_cache(maxsize=16_384)
+def requirements_from(text: str) -> Requirements:
+    """From the JSON text of the column. Most jobs ask for what another job asked for: they share
+    one object."""
+    return _requirements.validate_json(text)
 
 
 def dump_shares(shares: Sequence[NodeShare]) -> list[Json]:

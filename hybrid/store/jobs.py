@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime
 
-from sqlalchemy import insert
+from sqlalchemy import func, insert
 from sqlmodel import Session, col, select
 
 from hybrid.core.lifecycle import AttemptState, JobState, check_transition
 from hybrid.store.ids import new_id
 from hybrid.store.journal import record_transition
-from hybrid.store.tables import Attempt, Event, Job
+from hybrid.store.tables import Attempt, Event, Job, Json, table_of
 
 LIVE = tuple(state for state in JobState if not state.terminal)
 LIVE_ATTEMPTS = tuple(state for state in AttemptState if not state.terminal)
@@ -26,18 +27,50 @@ class JobExists(Exception):
         )
 
 
-def add_job(session: Session, job: Job) -> None:
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job as it is submitted: the columns of `Job` that its run does not fill."""
+
+    id: str
+    user: str
+    project: str
+    entrypoint: str
+    requirements: Json
+    submitted_at: datetime
+    runtime_env: Json
+    user_metadata: Mapping[str, str]
+    environment: str = ""
+    packages: Sequence[str] = ()
+    priority: int = 0
+    entrypoint_num_cpus: float | None = None
+    entrypoint_num_gpus: float | None = None
+    entrypoint_memory: int | None = None
+    entrypoint_resources: Mapping[str, float] | None = None
+    entrypoint_label_selector: Mapping[str, str] | None = None
+
+
+_NEW_COLUMNS = tuple(field.name for field in fields(NewJob))
+_AT_FIRST = {
+    "state": JobState.QUEUED,
+    "message": "Taken up; waits for the next planning round.",
+    "stop_reason": "",
+    "attempts": 0,
+    "boot_failures": 0,
+}
+
+
+def add_job(session: Session, job: NewJob) -> None:
     """Acknowledge a job: once the transaction ends, it cannot be lost. Raises `JobExists`."""
     if add_jobs(session, [job]):
         raise JobExists(job.id)
 
 
-def add_jobs(session: Session, jobs: Sequence[Job]) -> set[int]:
+def add_jobs(session: Session, jobs: Sequence[NewJob]) -> set[int]:
     """Acknowledge many jobs with one statement per table; the positions of those whose id is
     taken (by an older job, or earlier in `jobs`)."""
     names = known_ids(session, [job.id for job in jobs])
     taken: set[int] = set()
-    new: list[Job] = []
+    new: list[NewJob] = []
     for position, job in enumerate(jobs):
         if job.id in names:
             taken.add(position)
@@ -45,9 +78,9 @@ def add_jobs(session: Session, jobs: Sequence[Job]) -> set[int]:
             names.add(job.id)
             new.append(job)
     if new:
-        session.execute(insert(Job), [job.model_dump() for job in new])
+        session.execute(insert(table_of(Job)), [_columns(job) for job in new])
         session.execute(
-            insert(Event),
+            insert(table_of(Event)),
             [
                 {
                     "at": job.submitted_at,
@@ -55,14 +88,19 @@ def add_jobs(session: Session, jobs: Sequence[Job]) -> set[int]:
                     "entity_id": job.id,
                     "job_id": job.id,
                     "from_state": "",
-                    "to_state": str(job.state),
+                    "to_state": str(JobState.QUEUED),
                     "cause": "submitted",
                 }
                 for job in new
             ],
         )
-        session.info["steps"] += [f"job:{job.state}" for job in new]
+        session.info["steps"] += [f"job:{JobState.QUEUED}"] * len(new)
     return taken
+
+
+def _columns(job: NewJob) -> dict[str, object]:
+    given = {name: getattr(job, name) for name in _NEW_COLUMNS}
+    return {**given, **_AT_FIRST, "queued_at": job.submitted_at}
 
 
 def find_job(session: Session, job_or_ray_id: str) -> Job | None:
@@ -81,6 +119,27 @@ def find_job(session: Session, job_or_ray_id: str) -> Job | None:
 def jobs_in(session: Session, states: Sequence[JobState] = tuple(JobState)) -> Sequence[Job]:
     query = select(Job).where(col(Job.state).in_(states)).order_by(col(Job.submitted_at), Job.id)
     return session.exec(query).all()
+
+
+def jobs_by_id(session: Session, ids: Collection[str]) -> dict[str, Job]:
+    return {job.id: job for job in session.exec(select(Job).where(col(Job.id).in_(ids)))}
+
+
+def live_counts(session: Session) -> dict[str, int]:
+    """How many jobs that have not ended are in each state."""
+    query = (
+        select(Job.state, func.count())
+        .where(col(Job.state).in_(LIVE))
+        .group_by(col(Job.state))
+        .order_by(col(Job.state))
+    )
+    return {str(state): count for state, count in session.exec(query)}
+
+
+def packages_needed(session: Session) -> frozenset[str]:
+    """The packages that a live job may still fetch."""
+    query = select(Job.packages).where(col(Job.state).in_(LIVE))
+    return frozenset(name for names in session.exec(query) for name in names)
 
 
 def queued_jobs(session: Session, ids: Collection[str]) -> Sequence[Job]:

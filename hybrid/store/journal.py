@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from sqlalchemy import insert
 from sqlmodel import Session, col, select
 
 from hybrid.core.lifecycle import State
 from hybrid.core.model import Verdict
 from hybrid.store.codec import dump_alternatives
-from hybrid.store.tables import Decision, Event, Json
+from hybrid.store.tables import Decision, Event, Json, table_of
 
 
 def record_transition(
@@ -47,26 +48,31 @@ def events_after(
     return session.exec(query).all()
 
 
-def record_decision(
-    session: Session, verdict: Verdict, policy: str, inputs: Json, at: datetime
+def record_decisions(
+    session: Session, made: Sequence[tuple[Verdict, Json]], policy: str, at: datetime
 ) -> None:
-    """Write a decision record for `verdict`."""
-    cost = verdict.expected_cost
-    session.add(
-        Decision(
-            job_id=verdict.job_id,
-            at=at,
-            policy=policy,
-            choice=verdict.choice,
-            reason=verdict.reason,
-            position=verdict.position,
-            expected_start=verdict.expected_start,
-            expected_cost=cost.amount if cost else None,
-            currency=cost.currency if cost else None,
-            inputs=inputs,
-            alternatives=dump_alternatives(verdict.alternatives),
+    """Write a decision record for each verdict, with the inputs that it was made from."""
+    if made:
+        session.execute(
+            insert(table_of(Decision)), [_columns(v, inputs, policy, at) for v, inputs in made]
         )
-    )
+
+
+def _columns(verdict: Verdict, inputs: Json, policy: str, at: datetime) -> dict[str, object]:
+    cost = verdict.expected_cost
+    return {
+        "job_id": verdict.job_id,
+        "at": at,
+        "policy": policy,
+        "choice": verdict.choice,
+        "reason": verdict.reason,
+        "position": verdict.position,
+        "expected_start": verdict.expected_start,
+        "expected_cost": cost.amount if cost else None,
+        "currency": cost.currency if cost else None,
+        "inputs": inputs,
+        "alternatives": dump_alternatives(verdict.alternatives),
+    }
 
 
 def decisions_of(session: Session, job_id: str) -> Sequence[Decision]:

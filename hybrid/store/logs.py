@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
@@ -37,6 +37,11 @@ class LogStore:
             number = segments[-1].name[:3] if segments else "000"
             self._append(job_id, f"{number}-hybrid", f"[hybrid {stamp}] {line}\n".encode())
         self.wake(job_id)
+
+    def say_each(self, lines: Mapping[str, str]) -> None:
+        """One line to each job of `lines`."""
+        for job_id, line in lines.items():
+            self.say(job_id, line)
 
     def append_driver(self, job_id: str, attempt: int, data: bytes) -> None:
         with self._lock:

@@ -6,7 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 
-from sqlalchemy import JSON, Column, Index
+from sqlalchemy import JSON, Column, Index, Table
 from sqlalchemy import Enum as EnumColumn
 from sqlmodel import Field, SQLModel
 
@@ -270,3 +270,8 @@ class Meta(SQLModel, table=True):
 
     key: str = Field(primary_key=True)
     value: str
+
+
+def table_of(row: type[SQLModel]) -> Table:
+    """The plain table behind a class, for statements that write many rows at once."""
+    return SQLModel.metadata.tables[str(row.__tablename__)]

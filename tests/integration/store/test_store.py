@@ -6,6 +6,7 @@ import sqlite3
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlmodel import SQLModel, select
@@ -18,17 +19,18 @@ from hybrid.store.tables import Charge, Event, Job, Lease
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
 
 
-def a_job(job_id: str = "raysubmit_1", **changes: object) -> Job:
-    values: dict[str, object] = {
+def a_job(job_id: str = "raysubmit_1", **changes: Any) -> jobs.NewJob:
+    values: dict[str, Any] = {
         "id": job_id,
         "user": "ada",
         "project": "vision",
-        "state": JobState.QUEUED,
         "entrypoint": "python train.py",
+        "requirements": {},
+        "runtime_env": {},
+        "user_metadata": {},
         "submitted_at": NOW,
-        "queued_at": NOW,
     }
-    return Job(**{**values, **changes})
+    return jobs.NewJob(**{**values, **changes})
 
 
 def a_lease(lease_id: str = "lease-1", **changes: object) -> Lease:
@@ -82,6 +84,8 @@ def test_an_acknowledged_job_is_there_and_its_id_is_taken(store: Store) -> None:
 def test_an_illegal_transition_writes_nothing(store: Store) -> None:
     with store.write() as session:
         jobs.add_job(session, a_job())
+    with store.read() as session:
+        said = session.get_one(Job, "raysubmit_1").message
 
     def half_done() -> None:
         with store.write() as session:
@@ -95,7 +99,7 @@ def test_an_illegal_transition_writes_nothing(store: Store) -> None:
     with store.read() as session:
         job = jobs.find_job(session, "raysubmit_1")
         assert job is not None
-        assert (job.state, job.message) == (JobState.QUEUED, "")
+        assert (job.state, job.message) == (JobState.QUEUED, said)
         assert len(session.exec(select(Event)).all()) == 1
 
 
