@@ -36,7 +36,9 @@ from hybrid.store.tables import Attempt, Job, Json, Lease
 
 log = structlog.get_logger(__name__)
 
-STATUS_POLL_SECONDS = (0.1, 0.1, 0.15, 0.2, 0.25, 0.3, 0.5, 0.75, 1.0)
+#: The status is asked for after each tenth of the time followed so far, within these bounds:
+#: a short job's end is seen at once, a long one's costs a call per second.
+STATUS_POLL_SHARE, LEAST_POLL_SECONDS, MOST_POLL_SECONDS = 0.1, 0.08, 1.0
 DEMAND_POLL_SECONDS = 5.0
 RETRY_SECONDS = 1.0
 TAIL_RETRY_SECONDS = 0.5
@@ -191,7 +193,7 @@ async def _follow(
 async def _poll(
     deps: ServiceDeps, cluster: RayCluster, attempt: Attempt, nudge: asyncio.Event
 ) -> Ending:
-    polls, seen, limits = 0, "", _Limits(deps)
+    began, seen, limits = time.monotonic(), "", _Limits(deps)
     while True:
         try:
             details = await cluster.job(attempt.ray_submission_id)
@@ -213,8 +215,8 @@ async def _poll(
                 deps.store, partial(_record_progress, attempt=attempt, details=details, line=line)
             )
         await limits.enforce(cluster, attempt, job)
-        pause = STATUS_POLL_SECONDS[min(polls, len(STATUS_POLL_SECONDS) - 1)]
-        polls += 1
+        pause = (time.monotonic() - began) * STATUS_POLL_SHARE
+        pause = min(MOST_POLL_SECONDS, max(LEAST_POLL_SECONDS, pause))
         try:
             async with asyncio.timeout(pause):
                 await nudge.wait()
