@@ -117,6 +117,7 @@ class Guard:
         prefix, isolation = isolation_prefix(wanted)
         ip, head = self.spec["node_ip"], self.spec["head"]
         self.state.update(isolation=isolation, port_base=base, started_at=time.time())
+        self.state["scratch"] = self.scratch
         if head:
             self.state["dashboard_url"] = "http://%s:%d" % (ip, base + 1)
             self.state["gcs_address"] = "%s:%d" % (ip, base)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -97,6 +98,9 @@ class NodeAgent:
             left = _kill_marked(f"HYBRID_GUARDED_LEASE={lease_id}".encode())
             ended = {"phase": "ended", "reason": "its guard died", "ended_at": time.time()}
             if left == 0:
+                scratch = str(state.get("scratch") or "")
+                if os.path.basename(scratch).startswith("hyb-"):
+                    shutil.rmtree(scratch, ignore_errors=True)
                 _write(os.path.join(where, "state.json"), json.dumps({**state, **ended}))
             return {**state, **ended, "processes_left": left}
         return state

@@ -334,10 +334,14 @@ def test_nothing_outlives_a_guard_that_is_killed(pool: Pool, namespaces: bool) -
                 and "guard.py" in " ".join(process.info["cmdline"] or [])
             ]
             assert len(guards) == 1
+            folder = Path(guards[0].info["cmdline"][-2])  # guard.py LEASE_DIR --daemon
+            scratch = Path(json.loads((folder / "state.json").read_text())["scratch"])
+            assert scratch.is_dir()
             guards[0].kill()
             health = await s.backend.health(task)
             assert (health.health, "guard died" in health.reason) == (Health.GONE, True)
             assert marked(marker) == []
+            assert not scratch.exists()
             await s.down(task)
 
     play(story())
