@@ -33,7 +33,7 @@ from hybrid.store.codec import (
     load_shares,
     requirements_from,
 )
-from hybrid.store.jobs import jobs_by_id
+from hybrid.store.jobs import live_jobs
 from hybrid.store.leases import leases_in
 from hybrid.store.ledger import spent_between
 from hybrid.store.marks import card_marks, node_marks
@@ -53,7 +53,7 @@ def observe(
     open breakers (offer key → why).
     """
     leases = leases_in(session)
-    by_id = jobs_by_id(session, [lease.job_id for lease in leases if lease.job_id])
+    by_id = live_jobs(session, [lease.job_id for lease in leases if lease.job_id])
     return Snapshot(
         now=now,
         jobs=waiting_jobs(session),

@@ -121,8 +121,10 @@ def jobs_in(session: Session, states: Sequence[JobState] = tuple(JobState)) -> S
     return session.exec(query).all()
 
 
-def jobs_by_id(session: Session, ids: Collection[str]) -> dict[str, Job]:
-    return {job.id: job for job in session.exec(select(Job).where(col(Job.id).in_(ids)))}
+def live_jobs(session: Session, ids: Collection[str]) -> dict[str, Job]:
+    """Those of `ids` that have not ended, by id."""
+    query = select(Job).where(col(Job.id).in_(ids)).where(col(Job.state).in_(LIVE))
+    return {job.id: job for job in session.exec(query)}
 
 
 def live_counts(session: Session) -> dict[str, int]:
