@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -43,3 +44,31 @@ class TraceJob:
     gpu_model: str | None = None
     limit_seconds: float | None = None
     ended: Ended = Ended.UNKNOWN
+
+
+class TraceError(Exception):
+    """A history that cannot be read. The message says which file, what, and what would do."""
+
+
+class RowError(Exception):
+    """One row that cannot be used; the message is the reason it is counted under."""
+
+
+@dataclass(slots=True)
+class ReadReport:
+    """What a reader kept and dropped, and why; complete once its rows are consumed."""
+
+    source: str
+    format: str = ""
+    kept: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        return self.kept + self.dropped.total()
+
+    def note(self, text: str) -> None:
+        """Say something once."""
+        if text not in self.notes:
+            self.notes.append(text)
