@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hybrid.cli import admin, jobs, resources, system
+from hybrid.cli import admin, jobs, resources, system, traces
 from hybrid.cli.client import FAILED, CliError
 from hybrid.cli.output import Session
 
@@ -33,6 +33,7 @@ for noun, commands in (
     ("report", admin.report),
     ("token", admin.token),
     ("event", admin.event),
+    ("trace", traces.trace),
 ):
     app.add_typer(commands, name=noun)
 system.register(app)

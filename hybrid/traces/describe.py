@@ -75,6 +75,7 @@ def describe(jobs: Iterable[TraceJob]) -> Description:
     waits = sorted(job.start - job.submit for job in cards if job.start is not None)
     runtimes = sorted(job.runtime_seconds for job in cards)
     span = (last - first) / HOUR
+    demand = _demand(cards, first, last)
     return Description(
         jobs=len(everything),
         gpu_jobs=len(cards),
@@ -83,13 +84,13 @@ def describe(jobs: Iterable[TraceJob]) -> Description:
         first_submit=first,
         span_hours=span,
         gpu_hours=total,
-        mean_gpus=total / span if span else 0.0,
+        mean_gpus=sum(demand) / SLICES,
         sizes=tuple(Size(g, len(w), sum(w)) for g, w in sorted(by_size.items())),
         runtime_quantiles=tuple((s, quantile(runtimes, s)) for s in SHARES) if runtimes else (),
         wait_quantiles=tuple((s, quantile(waits, s)) for s in SHARES) if waits else (),
         ended=tuple(sorted(Counter(str(job.ended) for job in everything).items())),
         top_users=tuple(sorted(hours.items(), key=lambda u: (-u[1], u[0]))[:10]),
-        demand=_demand(cards, first, last),
+        demand=demand,
     )
 
 

@@ -10,7 +10,7 @@ from hybrid.traces.record import Ended, ReadReport, RowError, TraceError, TraceJ
 from hybrid.traces.values import Row, clock_seconds, known, moment, size_bytes
 
 #: What a trace must have; `hybrid trace import --help` shows the command that writes it.
-REQUIRED = ("JobID", "Submit", "State")
+REQUIRED = ("Submit", "Start", "State")
 COMMAND = (
     "sacct --allusers --parsable2 --duplicates --starttime 2026-01-01 --format "
     "JobIDRaw,JobID,User,Account,Partition,JobName,Submit,Start,End,ElapsedRaw,State,"
