@@ -32,8 +32,8 @@ demo: setup      ## the whole path on this machine: fake cards, real Ray jobs, o
 test: setup      ## all tests
 	@$(BIN)/python -m pytest
 
-unit: setup      ## only the tests that start no Ray (under a minute)
-	@$(BIN)/python -m pytest -m 'not ray' -n 2
+unit: setup      ## only the tests that start no Ray and replay no long history (under a minute)
+	@$(BIN)/python -m pytest -m 'not ray and not slow' -n 2
 
 check: setup     ## format, lint, types, layers, dependencies
 	@$(BIN)/ruff format --check .

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hybrid.cli import admin, jobs, resources, system, traces
+from hybrid.cli import admin, jobs, predict, resources, system, traces
 from hybrid.cli.client import FAILED, CliError
 from hybrid.cli.output import Session
 
@@ -34,6 +34,7 @@ for noun, commands in (
     ("token", admin.token),
     ("event", admin.event),
     ("trace", traces.trace),
+    ("predict", predict.predict),
 ):
     app.add_typer(commands, name=noun)
 system.register(app)

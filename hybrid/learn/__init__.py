@@ -1,0 +1,1 @@
+"""Learning from history, and measuring how well that goes."""
