@@ -292,3 +292,19 @@ def _alive(record: Mapping[str, Any]) -> bool:
 def _tail(home: Path) -> str:
     lines = (home / "serve.log").read_text(errors="replace").strip().splitlines()
     return lines[-1] if lines else "without a word"
+
+
+def export_history(settings: Settings, out: Path) -> int:
+    """Write the jobs of this installation's database as a history; the number written."""
+    from hybrid.store.engine import Store
+    from hybrid.store.history import history
+    from hybrid.traces.write import write_trace
+
+    if not settings.database_url and not (settings.state_dir / "hybrid.sqlite").exists():
+        raise CliError(f"no installation in {settings.state_dir}", "name it with --home", 3)
+    store = Store(settings.store_url)
+    try:
+        with store.read() as session:
+            return write_trace(out, history(session))
+    finally:
+        store.dispose()

@@ -116,6 +116,34 @@ def trace_import(
     print(f"{out}: {written:,} jobs")
 
 
+@trace.command("export")
+def trace_export(
+    context: typer.Context,
+    out: Annotated[Path, typer.Argument(help="Ends in .csv, .csv.gz or .parquet.")],
+    home: Annotated[
+        Path | None, typer.Option(envvar="HYBRID_HOME", help="State folder.", show_default=False)
+    ] = None,
+) -> None:
+    """Write what ran in this installation as a history, one row per attempt that ended. Reads the
+    database itself; Hybrid may be running or not.
+
+    Example: hybrid trace export ours.parquet
+    """
+    from hybrid.cli.local import export_history
+    from hybrid.settings import Settings
+    from hybrid.traces.record import TraceError
+
+    settings = Settings() if home is None else Settings(home=home)
+    try:
+        written = export_history(settings, out)
+    except TraceError as error:
+        raise CliError(str(error)) from None
+    if session_of(context).as_json:
+        show(context, {"out": str(out), "written": written}, {})
+        return
+    print(f"{out}: {written:,} jobs")
+
+
 @trace.command("describe")
 def trace_describe(
     context: typer.Context,
