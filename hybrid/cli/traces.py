@@ -24,10 +24,14 @@ T = TypeVar("T")
 trace = group("Histories of jobs: Slurm, SWF, public GPU traces, synthetic ones.")
 
 TraceFile = Annotated[
-    Path, typer.Argument(help="sacct, SWF, CSV or Parquet; may be gzipped.", show_default=False)
+    Path,
+    typer.Argument(help="sacct, RayJobs, SWF, CSV or Parquet; may be gzipped.", show_default=False),
 ]
 FormatOption = Annotated[
-    str, typer.Option("--format", help="auto, sacct, hybrid, swf, drac, philly, openb, starburst.")
+    str,
+    typer.Option(
+        "--format", help="auto, sacct, rayjob, hybrid, swf, drac, philly, openb, starburst."
+    ),
 ]
 ZoneOption = Annotated[
     str, typer.Option("--timezone", help="Zone of moments that name none, e.g. Europe/Berlin.")

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, cast
 
-from hybrid.traces import plain
+from hybrid.traces import plain, rayjob
 from hybrid.traces.record import ReadReport, RowError, TraceError, TraceJob
 from hybrid.traces.slurm import COMMAND, REQUIRED, SacctReader
 from hybrid.traces.values import Row
@@ -108,6 +108,10 @@ def open_trace(path: Path | str, format: str = "auto", zone: tzinfo = UTC) -> Tr
     first = next(lines, None)
     if first is None:
         raise TraceError(f"{path} is empty")
+    if format == "rayjob" or (format == "auto" and first.lstrip().startswith("{")):
+        report.format = "rayjob"
+        found = rayjob.read_rows(path, first + "".join(lines))
+        return Trace(_jobs(found, plain.own, report), report)
     chosen = _choose(path, first, format)
     report.format = chosen.name
     rows: Iterable[Row]
@@ -130,7 +134,7 @@ def read_trace(
 def _choose(path: Path, first: str, wanted: str) -> Format:
     if wanted != "auto":
         if wanted not in FORMATS:
-            raise TraceError(f"no format {wanted!r}; known: {', '.join(FORMATS)}")
+            raise TraceError(f"no format {wanted!r}; known: {', '.join(FORMATS)}, rayjob")
         chosen = FORMATS[wanted]
         missing = [c for c in chosen.columns if c not in _header(first, chosen.delimiter)]
         if missing:
@@ -148,7 +152,8 @@ def _choose(path: Path, first: str, wanted: str) -> Format:
     lacking = [c for c in near.columns if c not in _header(first, near.delimiter)]
     raise TraceError(
         f"{path} is of no known format (its first line is {first.strip()[:80]!r}). Nearest is "
-        f"{near.name}, which also needs {', '.join(lacking)}. Known: {', '.join(FORMATS)}. "
+        f"{near.name}, which also needs {', '.join(lacking)}. Known: {', '.join(FORMATS)}, "
+        "rayjob. "
         f"For Slurm: {COMMAND}"
     )
 
@@ -206,6 +211,8 @@ def _jobs(rows: Iterable[Row], read: plain.RowReader, report: ReadReport) -> Ite
     seen: set[int] = set()
     for number, row in enumerate(rows, start=1):
         try:
+            if row.get("dropped"):
+                raise RowError(row["dropped"])
             if row.get("\0cells"):
                 raise RowError("the row has another number of cells than the header")
             job = _identified(read(row), number, seen)
