@@ -8,17 +8,21 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from hybrid.cli.client import Client, CliError
 from hybrid.cli.output import note
 from hybrid.settings import Settings
+
+if TYPE_CHECKING:
+    from hybrid.store.engine import Store
 
 START_TIMEOUT_SECONDS = 60.0
 STOP_TIMEOUT_SECONDS = 120.0
@@ -217,23 +221,30 @@ def _end(record: Mapping[str, Any]) -> None:
         process.wait(10)
 
 
-def local_leaks(settings: Settings, terminate: bool) -> list[dict[str, object]]:
-    """Ask the providers and the database directly."""
-    from hybrid.cloud.sweeper import find_leaks
-    from hybrid.service.providers import load_providers
+@contextmanager
+def _own_store(settings: Settings) -> Iterator[Store]:
+    """The database of this installation, opened beside whatever else uses it."""
     from hybrid.store.engine import Store
-    from hybrid.store.leases import leases_in
-    from hybrid.store.marks import orchestrator_id
 
     if not settings.database_url and not (settings.state_dir / "hybrid.sqlite").exists():
         raise CliError(f"no installation in {settings.state_dir}", "name it with --home", 3)
     store = Store(settings.store_url)
     try:
-        with store.write() as session:
-            own_id = orchestrator_id(session)
-            live = frozenset(lease.id for lease in leases_in(session))
+        yield store
     finally:
         store.dispose()
+
+
+def local_leaks(settings: Settings, terminate: bool) -> list[dict[str, object]]:
+    """Ask the providers and the database directly."""
+    from hybrid.cloud.sweeper import find_leaks
+    from hybrid.service.providers import load_providers
+    from hybrid.store.leases import leases_in
+    from hybrid.store.marks import orchestrator_id
+
+    with _own_store(settings) as store, store.write() as session:
+        own_id = orchestrator_id(session)
+        live = frozenset(lease.id for lease in leases_in(session))
     providers = load_providers().providers
     found = find_leaks(providers.values(), own_id, live, datetime.now(UTC))
     if terminate:
@@ -296,15 +307,8 @@ def _tail(home: Path) -> str:
 
 def export_history(settings: Settings, out: Path) -> int:
     """Write the jobs of this installation's database as a history; the number written."""
-    from hybrid.store.engine import Store
     from hybrid.store.history import history
     from hybrid.traces.write import write_trace
 
-    if not settings.database_url and not (settings.state_dir / "hybrid.sqlite").exists():
-        raise CliError(f"no installation in {settings.state_dir}", "name it with --home", 3)
-    store = Store(settings.store_url)
-    try:
-        with store.read() as session:
-            return write_trace(out, history(session))
-    finally:
-        store.dispose()
+    with _own_store(settings) as store, store.read() as session:
+        return write_trace(out, history(session))

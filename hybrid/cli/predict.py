@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,9 +29,6 @@ def predict_backtest(
     at: Annotated[
         When, typer.Option(help="When the job is submitted, or again when it starts.")
     ] = When.SUBMIT,
-    state: Annotated[
-        Path | None, typer.Option("--save", help="Write the learned state here (JSON).")
-    ] = None,
     format: FormatOption = "auto",
     timezone: ZoneOption = "UTC",
     quiet: QuietOption = False,
@@ -42,7 +38,7 @@ def predict_backtest(
 
     Example: hybrid predict backtest jobs.txt --at dispatch
     """
-    from hybrid.learn.backtest import backtest, learned, write_state
+    from hybrid.learn.backtest import backtest
 
     jobs = [job for job in load(source, format, timezone, quiet)[0] if job.gpus > 0]
     if len(jobs) < 10:
@@ -50,8 +46,6 @@ def predict_backtest(
             f"{source} has {len(jobs)} jobs with cards; a backtest needs 10", exit_code=USAGE
         )
     scores = backtest(jobs, at.value)
-    if state is not None:
-        write_state(state, learned(jobs))
     if session_of(context).as_json:
         show(context, {"at": at.value, "scores": [asdict(score) for score in scores]}, {})
         return

@@ -16,7 +16,7 @@ import math
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 #: Runs of a group that count: the last so many that started, and that ended.
@@ -38,8 +38,6 @@ USER_STEP, COMMON_STEP = 0.3, 0.01
 MOST_STRETCH, LEAST_STRETCH = 9.0, 0.3
 #: Limits are enforced late: by this share of the limit, and so many seconds.
 LATE_SHARE, LATE_SECONDS = 1.05, 60.0
-#: Forecasts that the rolling error is made of.
-ROLLING_RUNS = 1000
 #: The interval leaves out this share at each end.
 OUTSIDE = 0.1
 #: Written into every saved state; another version is not read.
@@ -116,9 +114,8 @@ class Prediction:
     """A distribution of the runtime: `seconds`, ascending, with weights that sum to 1.
 
     `runs` says how many past runs stand behind it (0: nothing is known), `group` the narrowest
-    group that had any. `stretch` are the factors (≥ 0) by which the quantiles of rank `OUTSIDE` and
-    1 - `OUTSIDE` are moved so that four of five outcomes fall between them (conformalised quantile
-    regression, Romano et al. 2019, on a window of recent outcomes).
+    group that had any. `stretch` are the factors (> 0) by which the quantiles of rank `OUTSIDE` and
+    1 - `OUTSIDE` are moved so that four of five outcomes fall between them.
     """
 
     seconds: tuple[float, ...]
@@ -149,7 +146,7 @@ class Prediction:
 
     def quantile(self, rank: float) -> float:
         """Linear in log time between the middles of the samples' weights."""
-        before, reached = 0.0, 0.0
+        before = 0.0
         last: tuple[float, float] | None = None
         for second, weight in zip(self.seconds, self.weights, strict=True):
             middle = before + weight / 2
@@ -164,15 +161,6 @@ class Prediction:
             last = (middle, second)
             before += weight
         return self.seconds[-1]
-
-    def rank(self, seconds: float) -> float:
-        """The share of the distribution below `seconds`."""
-        below = 0.0
-        for sample, weight in zip(self.seconds, self.weights, strict=True):
-            if sample > seconds:
-                break
-            below += weight if sample < seconds else weight / 2
-        return min(1.0, below)
 
     def given(self, elapsed: float) -> Prediction:
         """The same job, known to have run `elapsed` seconds already."""
@@ -308,7 +296,6 @@ class Past:
 
     _groups: dict[Group, _Group] = field(default_factory=dict)
     _running: dict[str, tuple[_Run, Traits]] = field(default_factory=dict)
-    _near: deque[bool] = field(default_factory=lambda: deque(maxlen=ROLLING_RUNS))
     _common: _Stretch = field(default_factory=_Stretch)
     _of_user: dict[str, _Stretch] = field(default_factory=dict)
 
@@ -379,27 +366,11 @@ class Past:
         if forecast is not None and forecast.runs:
             self._learn_outcome(traits.user, forecast, seconds)
 
-    def forget(self, job_id: str) -> None:
-        """A run that says nothing (it was never really started)."""
-        found = self._running.pop(job_id, None)
-        if found is not None:
-            run, traits = found
-            for key in traits.groups():
-                group = self._groups[key]
-                if run in group.started:
-                    group.started.remove(run)
-
     # ------------------------------------------------------------------ calibration
-
-    @property
-    def within_two(self) -> float | None:
-        """The share of the last `ROLLING_RUNS` forecasts that were within 2× of the truth."""
-        return sum(self._near) / len(self._near) if self._near else None
 
     def _learn_outcome(self, user: str, forecast: Prediction, seconds: float) -> None:
         low, high = forecast.interval
         below, above = seconds < low, seconds > high
-        self._near.append(0.5 <= forecast.point / seconds <= 2.0)
         self._own(user).learn(below, above, USER_STEP)
         self._common.learn(below, above, COMMON_STEP)
 
@@ -427,13 +398,12 @@ class Past:
             [list(key), [number(r) for r in g.started], [number(r) for r in g.ended]]
             for key, g in self._groups.items()
         ]
-        running = [[job, number(run), _plain(t)] for job, (run, t) in self._running.items()]
+        running = [[job, number(run), asdict(t)] for job, (run, t) in self._running.items()]
         return {
             "version": STATE_VERSION,
             "groups": groups,
             "running": running,
             "runs": [[run.start, run.seconds, run.finished] for run in runs],
-            "near": list(self._near),
             "common": [self._common.low, self._common.high],
             "of_user": {user: [own.low, own.high] for user, own in self._of_user.items()},
         }
@@ -445,7 +415,7 @@ class Past:
         if version != STATE_VERSION:
             raise PredictorStateError(
                 f"the saved predictor has version {version}, this Hybrid reads {STATE_VERSION}; "
-                "it is learned anew from the history"
+                "learn it anew from the history"
             )
         past = cls()
         runs = [_Run(*row) for row in state["runs"]]
@@ -455,11 +425,6 @@ class Past:
             group.ended.extend(runs[i] for i in ended)
         for job, run, traits in state["running"]:
             past._running[job] = (runs[run], Traits(**traits))
-        past._near.extend(state["near"])
         past._common = _Stretch(*state["common"])
         past._of_user = {user: _Stretch(*own) for user, own in state["of_user"].items()}
         return past
-
-
-def _plain(traits: Traits) -> dict[str, Any]:
-    return {name: getattr(traits, name) for name in Traits.__dataclass_fields__}

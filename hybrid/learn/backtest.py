@@ -6,22 +6,23 @@ jobs are learned from and not scored.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import Literal
 
-from hybrid.core.predict import Past, Prediction, PredictorStateError, Traits, stem
+from hybrid.core.predict import Past, Prediction, Traits, stem
 from hybrid.traces.record import Ended, TraceJob
 
 WARM_UP = 0.3
 Moment = Literal["submit", "dispatch"]
 #: Ends that tell the whole runtime; `UNKNOWN` is what traces without a state say of all jobs.
 FINISHED = frozenset({Ended.COMPLETED, Ended.FAILED, Ended.UNKNOWN})
+
+#: Runs that the median baseline looks at: the window that serves it best on our traces.
+MEDIAN_RUNS = 20
 
 #: Order of things that happen at the same second: what is submitted or started at a moment does
 #: not yet know of what ends at it.
@@ -61,7 +62,7 @@ class _Baselines:
     """Predictors that sites use today, for comparison."""
 
     last: dict[str, deque[float]] = field(default_factory=lambda: defaultdict(_two))
-    sizes: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
+    sizes: dict[tuple[str, int], deque[float]] = field(default_factory=lambda: defaultdict(_window))
 
     def learn(self, job: TraceJob) -> None:
         self.last[job.user].append(job.runtime_seconds)
@@ -72,11 +73,15 @@ class _Baselines:
         two = self.last.get(job.user)
         yield "mean of the user's last 2", sum(two) / len(two) if two else None
         like = self.sizes.get((job.user, job.gpus))
-        yield "median per user and size", median(like[-500:]) if like else None
+        yield "median per user and size", median(like) if like else None
 
 
 def _two() -> deque[float]:
     return deque(maxlen=2)
+
+
+def _window() -> deque[float]:
+    return deque(maxlen=MEDIAN_RUNS)
 
 
 def events(jobs: Sequence[TraceJob]) -> list[tuple[float, int, int]]:
@@ -100,10 +105,11 @@ def backtest(jobs: Sequence[TraceJob], at: Moment = "submit") -> list[Score]:
     ours: list[tuple[TraceJob, float, bool]] = []
     others: dict[str, list[tuple[TraceJob, float]]] = defaultdict(list)
     asked = _SUBMIT if at == "submit" else _START
+    traits = [traits_of(job) for job in jobs]
     for moment, what, index in events(jobs):
         job = jobs[index]
         if what == asked:
-            forecast = forecasts[index] = past.predict(traits_of(job), moment)
+            forecast = forecasts[index] = past.predict(traits[index], moment)
             if index >= first_scored:
                 low, high = forecast.interval
                 inside = low <= job.runtime_seconds <= high
@@ -112,7 +118,7 @@ def backtest(jobs: Sequence[TraceJob], at: Moment = "submit") -> list[Score]:
                     if guess is not None:
                         others[name].append((job, guess))
         if what == _START:
-            past.started(str(index), traits_of(job), moment)
+            past.started(str(index), traits[index], moment)
         elif what == _END:
             finished = job.ended in FINISHED
             past.ended(str(index), job.runtime_seconds, finished, forecasts.pop(index))
@@ -162,33 +168,3 @@ def _deciles(intervals: Sequence[tuple[TraceJob, float, bool]]) -> tuple[float, 
         return ()
     edges = [round(i * len(users) / 10) for i in range(11)]
     return tuple(_share(flag for user in users[a:b] for flag in user) for a, b in pairwise(edges))
-
-
-def learned(jobs: Sequence[TraceJob]) -> Past:
-    """What a whole history teaches."""
-    past = Past()
-    for moment, what, index in events(jobs):
-        job = jobs[index]
-        if what == _START:
-            past.started(str(index), traits_of(job), moment)
-        elif what == _END:
-            past.ended(str(index), job.runtime_seconds, job.ended in FINISHED)
-    return past
-
-
-def write_state(path: Path, past: Past) -> None:
-    """Save atomically: a reader sees the old state or the new one."""
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_text(json.dumps(past.dump()), encoding="utf-8")
-    fresh.replace(path)
-
-
-def read_state(path: Path) -> Past:
-    """Raises `PredictorStateError` where the file is of another version or no state at all."""
-    try:
-        state = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        raise PredictorStateError(f"{path} is no saved predictor") from None
-    if not isinstance(state, dict):
-        raise PredictorStateError(f"{path} is no saved predictor")
-    return Past.load(state)

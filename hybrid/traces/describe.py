@@ -6,9 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from hybrid.core.units import SECONDS_PER_HOUR
 from hybrid.traces.record import TraceJob
-
-HOUR = 3600.0
 
 #: Shares at which runtimes and waits are shown.
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
@@ -66,7 +65,7 @@ def describe(jobs: Iterable[TraceJob]) -> Description:
     hours: dict[str, float] = defaultdict(float)
     by_size: dict[int, list[float]] = defaultdict(list)
     for job in cards:
-        work = job.gpus * job.runtime_seconds / HOUR
+        work = job.gpus * job.runtime_seconds / SECONDS_PER_HOUR
         hours[job.user] += work
         by_size[job.gpus].append(work)
     submits = [job.submit for job in cards]
@@ -74,7 +73,7 @@ def describe(jobs: Iterable[TraceJob]) -> Description:
     total = sum(hours.values())
     waits = sorted(job.start - job.submit for job in cards if job.start is not None)
     runtimes = sorted(job.runtime_seconds for job in cards)
-    span = (last - first) / HOUR
+    span = (last - first) / SECONDS_PER_HOUR
     demand = _demand(cards, first, last)
     return Description(
         jobs=len(everything),

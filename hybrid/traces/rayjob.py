@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC
 from pathlib import Path
 from typing import Any
 
-from hybrid.traces.record import Ended, RowError, TraceError
+from hybrid.traces.record import DROPPED, Ended, RowError, TraceError
 from hybrid.traces.values import Row, moment
 
 COMMAND = "kubectl get rayjobs --all-namespaces -o json"
@@ -23,10 +23,14 @@ _ENDED = {
 }
 
 
-def read_rows(path: Path, text: str) -> Iterator[Row]:
-    """Each RayJob as a row of our own schema; what never ran has a `dropped` cell."""
+def is_json(first: str) -> bool:
+    return first.lstrip().startswith("{")
+
+
+def read_rows(path: Path, lines: Iterable[str]) -> Iterator[Row]:
+    """Each RayJob as a row of our own schema; what never ran has a `DROPPED` cell."""
     try:
-        found = json.loads(text)
+        found = json.loads("".join(lines))
     except ValueError as error:
         raise TraceError(f"{path} begins like JSON and is none: {error}") from None
     items = found.get("items") if isinstance(found, dict) else None
@@ -40,9 +44,9 @@ def _row(item: Any) -> Row:
     try:
         return _cells(item)
     except RowError as error:
-        return {"dropped": str(error)}
+        return {DROPPED: str(error)}
     except (AttributeError, KeyError, TypeError, ValueError):
-        return {"dropped": "the RayJob lacks a field"}
+        return {DROPPED: "the RayJob lacks a field"}
 
 
 def _cells(item: Mapping[str, Any]) -> Row:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
 from itertools import chain
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Literal, cast
 
 from hybrid.traces import plain, rayjob
-from hybrid.traces.record import ReadReport, RowError, TraceError, TraceJob
+from hybrid.traces.record import DROPPED, ReadReport, RowError, TraceError, TraceJob
 from hybrid.traces.slurm import COMMAND, REQUIRED, SacctReader
 from hybrid.traces.values import Row
 
@@ -24,59 +24,54 @@ csv.field_size_limit(16 << 20)
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a file is told apart and read. `columns` must all be in its header."""
+    """How a file is told apart and read: by its `columns`, which must all be in the header line,
+    or by what `begins` says of its first line. `rows` splits the file, `reader` reads a row."""
 
     name: str
-    columns: tuple[str, ...]
-    delimiter: str
-    about: str
     reader: Callable[[ReadReport, tzinfo], plain.RowReader]
+    columns: tuple[str, ...] = ()
+    delimiter: str = ","
+    begins: Callable[[str], bool] = lambda first: False
+    rows: Callable[[Path, Iterator[str]], Iterator[Row]] | None = None
 
 
 def _simple(read: plain.RowReader) -> Callable[[ReadReport, tzinfo], plain.RowReader]:
     return lambda report, zone: read
 
 
+def _is_swf(first: str) -> bool:
+    cells = first.split()
+    try:
+        return first.startswith(";") or len([float(c) for c in cells]) == len(plain.SWF_COLUMNS)
+    except ValueError:
+        return False
+
+
+def _swf_rows(path: Path, lines: Iterator[str]) -> Iterator[Row]:
+    for line in lines:
+        if line.strip() and not line.startswith(";"):
+            yield dict(zip(plain.SWF_COLUMNS, line.split(), strict=False))
+
+
 FORMATS = {
     fmt.name: fmt
     for fmt in (
-        Format("sacct", REQUIRED, "|", "Slurm: " + COMMAND, lambda r, z: SacctReader(r, z).job),
-        Format(
-            "hybrid",
-            ("submit", "runtime_seconds", "gpus"),
-            ",",
-            "what `hybrid trace import` writes (CSV; Parquet with the extra [parquet])",
-            _simple(plain.own),
-        ),
-        Format("swf", (), " ", "Standard Workload Format; processors as cards", _simple(plain.swf)),
+        Format("sacct", lambda r, z: SacctReader(r, z).job, REQUIRED, "|"),
+        Format("rayjob", _simple(plain.own), begins=rayjob.is_json, rows=rayjob.read_rows),
+        Format("swf", _simple(plain.swf), begins=_is_swf, rows=_swf_rows),
+        Format("hybrid", _simple(plain.own), ("submit", "runtime_seconds", "gpus")),
         Format(
             "drac",
-            ("cluster", "job_id", "submit_s", "start_s", "end_s", "runtime_s", "state"),
-            ",",
-            "Alliance Canada clusters, extract of slurm-queue-time-pred",
             _simple(plain.drac),
+            ("cluster", "job_id", "submit_s", "start_s", "end_s", "runtime_s", "state"),
         ),
-        Format(
-            "philly",
-            ("timestamp", "duration", "num_gpus"),
-            ",",
-            "Microsoft Philly as derived by Starburst",
-            _simple(plain.philly),
-        ),
+        Format("philly", _simple(plain.philly), ("timestamp", "duration", "num_gpus")),
         Format(
             "openb",
-            ("num_gpu", "creation_time", "deletion_time", "scheduled_time"),
-            ",",
-            "Alibaba cluster-trace-gpu-v2023 pods",
             _simple(plain.openb),
+            ("num_gpu", "creation_time", "deletion_time", "scheduled_time"),
         ),
-        Format(
-            "starburst",
-            ("job_id", "arrival_h", "runtime_h", "gpus"),
-            ",",
-            "instances of the Starburst artifact",
-            _simple(plain.starburst),
-        ),
+        Format("starburst", _simple(plain.starburst), ("job_id", "arrival_h", "runtime_h", "gpus")),
     )
 }
 
@@ -108,17 +103,10 @@ def open_trace(path: Path | str, format: str = "auto", zone: tzinfo = UTC) -> Tr
     first = next(lines, None)
     if first is None:
         raise TraceError(f"{path} is empty")
-    if format == "rayjob" or (format == "auto" and first.lstrip().startswith("{")):
-        report.format = "rayjob"
-        found = rayjob.read_rows(path, first + "".join(lines))
-        return Trace(_jobs(found, plain.own, report), report)
     chosen = _choose(path, first, format)
     report.format = chosen.name
-    rows: Iterable[Row]
-    if chosen.name == "swf":
-        rows = _swf_rows(chain([first], lines))
-    else:
-        rows = _table_rows(first, lines, chosen, path)
+    lines = chain([first], lines)
+    rows = chosen.rows(path, lines) if chosen.rows else _table_rows(lines, chosen.delimiter)
     return Trace(_jobs(rows, chosen.reader(report, zone), report), report)
 
 
@@ -134,16 +122,15 @@ def read_trace(
 def _choose(path: Path, first: str, wanted: str) -> Format:
     if wanted != "auto":
         if wanted not in FORMATS:
-            raise TraceError(f"no format {wanted!r}; known: {', '.join(FORMATS)}, rayjob")
+            raise TraceError(f"no format {wanted!r}; known: {', '.join(FORMATS)}")
         chosen = FORMATS[wanted]
         missing = [c for c in chosen.columns if c not in _header(first, chosen.delimiter)]
         if missing:
             raise TraceError(f"{path} lacks the column(s) {', '.join(missing)} of {wanted}")
         return chosen
-    if first.startswith(";") or _is_swf(first):
-        return FORMATS["swf"]
     for fmt in FORMATS.values():
-        if fmt.columns and set(fmt.columns) <= set(_header(first, fmt.delimiter)):
+        named = fmt.columns and set(fmt.columns) <= set(_header(first, fmt.delimiter))
+        if named or fmt.begins(first):
             return fmt
     near = sorted(
         (fmt for fmt in FORMATS.values() if fmt.columns),
@@ -152,22 +139,13 @@ def _choose(path: Path, first: str, wanted: str) -> Format:
     lacking = [c for c in near.columns if c not in _header(first, near.delimiter)]
     raise TraceError(
         f"{path} is of no known format (its first line is {first.strip()[:80]!r}). Nearest is "
-        f"{near.name}, which also needs {', '.join(lacking)}. Known: {', '.join(FORMATS)}, "
-        "rayjob. "
+        f"{near.name}, which also needs {', '.join(lacking)}. Known: {', '.join(FORMATS)}. "
         f"For Slurm: {COMMAND}"
     )
 
 
 def _header(first: str, delimiter: str) -> list[str]:
     return first.lstrip("\ufeff").rstrip("\r\n").split(delimiter)
-
-
-def _is_swf(line: str) -> bool:
-    cells = line.split()
-    try:
-        return len(cells) == len(plain.SWF_COLUMNS) and all(float(c) is not None for c in cells)
-    except ValueError:
-        return False
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -188,33 +166,23 @@ def _lines(path: Path) -> Iterator[str]:
             ) from None
 
 
-def _table_rows(first: str, lines: Iterator[str], fmt: Format, path: Path) -> Iterator[Row]:
-    header = _header(first, fmt.delimiter)
-    if fmt.delimiter == "|":
-        table = csv.reader(lines, delimiter="|", quoting=csv.QUOTE_NONE)
-    else:
-        table = csv.reader(lines, delimiter=fmt.delimiter)
-    for cells in table:
-        if cells:
-            row = dict(zip(header, cells, strict=False))
-            row["\0cells"] = "" if len(cells) == len(header) else str(len(cells))
-            yield row
-
-
-def _swf_rows(lines: Iterable[str]) -> Iterator[Row]:
-    for line in lines:
-        if line.strip() and not line.startswith(";"):
-            yield dict(zip(plain.SWF_COLUMNS, line.split(), strict=False))
+def _table_rows(lines: Iterator[str], delimiter: str) -> Iterator[Row]:
+    header = _header(next(lines), delimiter)
+    # Slurm quotes nothing: a quotation mark in a job's name is part of it.
+    quoting: Literal[0, 3] = csv.QUOTE_NONE if delimiter == "|" else csv.QUOTE_MINIMAL
+    for cells in csv.reader(lines, delimiter=delimiter, quoting=quoting):
+        if len(cells) == len(header):
+            yield dict(zip(header, cells, strict=True))
+        elif cells:
+            yield {DROPPED: "the row has another number of cells than the header"}
 
 
 def _jobs(rows: Iterable[Row], read: plain.RowReader, report: ReadReport) -> Iterator[TraceJob]:
     seen: set[int] = set()
     for number, row in enumerate(rows, start=1):
         try:
-            if row.get("dropped"):
-                raise RowError(row["dropped"])
-            if row.get("\0cells"):
-                raise RowError("the row has another number of cells than the header")
+            if DROPPED in row:
+                raise RowError(row[DROPPED])
             job = _identified(read(row), number, seen)
         except RowError as error:
             report.dropped[str(error)] += 1

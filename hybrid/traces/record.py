@@ -50,6 +50,10 @@ class TraceError(Exception):
     """A history that cannot be read. The message says which file, what, and what would do."""
 
 
+#: The cell with which a splitter says why a row cannot be used.
+DROPPED = "\0dropped"
+
+
 class RowError(Exception):
     """One row that cannot be used; the message is the reason it is counted under."""
 

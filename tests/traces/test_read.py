@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterator
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -201,7 +202,7 @@ def test_a_file_that_lacks_columns_of_the_format_asked_for(tmp_path: Path) -> No
     path = write(tmp_path / "x.csv", "timestamp,duration\n")
     with pytest.raises(TraceError, match=r"lacks the column\(s\) num_gpus of philly"):
         read_trace(path, "philly")
-    with pytest.raises(TraceError, match="no format 'oracle'; known: sacct, hybrid"):
+    with pytest.raises(TraceError, match="no format 'oracle'; known: sacct, rayjob"):
         read_trace(path, "oracle")
     with pytest.raises(TraceError, match="there is no file"):
         read_trace(tmp_path / "absent.csv")
@@ -261,6 +262,20 @@ def test_a_trace_is_written_by_its_ending(tmp_path: Path) -> None:
     (tmp_path / "no.parquet").write_text("not parquet")
     with pytest.raises(TraceError, match="is no Parquet file"):
         read_trace(tmp_path / "no.parquet")
+
+
+def test_a_trace_that_breaks_off_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    def broken() -> Iterator[TraceJob]:
+        yield TraceJob("a", 0.0, 1.0, 1)
+        raise TraceError("breaks off")
+
+    for name in ("t.csv", "t.csv.gz", "t.parquet"):
+        path = tmp_path / name
+        path.write_text("as it was")
+        with pytest.raises(TraceError, match="breaks off"):
+            write_trace(path, broken())
+        assert path.read_text() == "as it was"
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_describe_spreads_demand_exactly() -> None:
